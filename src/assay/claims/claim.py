@@ -1,0 +1,117 @@
+"""The claim: one exchange as an executor reports it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from assay.claims.positions import Position
+
+CLAIM_SCHEMA_VERSION = 1
+"""Raised when a field changes meaning; readers refuse versions they do not know."""
+
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
+Endpoint = Literal["chat", "completions"]
+FinishReason = str
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Prompt(_Frozen):
+    """What the model was asked.
+
+    ``token_ids`` is ``None`` when nobody reported them, never an empty stand-in (case 23).
+    ``source`` says how far they can be trusted: ``response`` (the server returned them),
+    ``request`` (the caller sent ids), ``rerendered`` (only messages or text are known and the
+    validator's template must make the ids again).
+    """
+
+    token_ids: tuple[int, ...] | None = None
+    messages: tuple[dict[str, Any], ...] | None = None
+    text: str | None = None
+    source: Literal["response", "request", "rerendered"] = "rerendered"
+
+
+class Usage(_Frozen):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class EngineIdentity(_Frozen):
+    """What is known of the engine that answered; every field may be unknown."""
+
+    model: str | None = None
+    engine_version: str | None = None
+    runner: Literal["v1", "v2"] | None = None
+    dtype: str | None = None
+    kv_cache_dtype: str | None = None
+    attention_backend: str | None = None
+    logprobs_mode: LogprobsMode | None = None
+    plugin_version: str | None = None
+    system_fingerprint: str | None = None
+
+
+class Claim(_Frozen):
+    """One exchange.
+
+    ``request`` is the request body as the origin sent it, without ``stream``: sampling
+    parameters, tools, response format and all, because every one of them may shape the
+    distribution (spec replay, section 2). ``output_ids`` is ``None`` for claims spelled in text.
+    ``warnings`` holds what a reader noticed and did not refuse.
+    """
+
+    schema_version: Literal[1] = CLAIM_SCHEMA_VERSION
+    id: str
+    endpoint: Endpoint
+    prompt: Prompt
+    request: dict[str, Any] = Field(default_factory=dict)
+    output_ids: tuple[int, ...] | None = None
+    output_text: str | None = None
+    positions: tuple[Position, ...] | None = None
+    """``None``: the response carries no log probabilities at all; ``()``: an empty list."""
+    finish_reason: FinishReason | None = None
+    usage: Usage = Usage()
+    logprobs_mode: LogprobsMode | None = None
+    engine: EngineIdentity = EngineIdentity()
+    warnings: tuple[str, ...] = ()
+
+
+class Evidence(_Frozen):
+    """What the plugin saw inside the engine during a replay, one entry per forced position.
+
+    Returned by the server under the response field ``assay``. ``drawn`` is the id the sampler
+    would have chosen; ranks start at 1; log probabilities belong to the forced id.
+    ``grammar_conflict`` is the first position whose forced id the grammar did not allow.
+    """
+
+    runner: Literal["v1", "v2"]
+    drawn: tuple[int, ...] = ()
+    rank_raw: tuple[int, ...] = ()
+    rank_processed: tuple[int, ...] = ()
+    logprob_raw: tuple[float | None, ...] = ()
+    logprob_processed: tuple[float | None, ...] = ()
+    grammar_conflict: int | None = None
+    complete: bool = True
+
+
+class Replay(_Frozen):
+    """What the validator's own engine said when the claimed tokens were forced.
+
+    ``path`` names how it was made; a verdict never mixes paths. ``mode_source`` is ``inferred``
+    when the server had to guess the log probability mode (case 53).
+    """
+
+    id: str
+    path: Literal["decode", "prefill", "file"] = "decode"
+    prompt_token_ids: tuple[int, ...] | None = None
+    positions: tuple[Position, ...] | None = None
+    finish_reason: FinishReason | None = None
+    usage: Usage = Usage()
+    logprobs_mode: LogprobsMode | None = None
+    mode_source: Literal["explicit", "inferred", "deployment"] | None = None
+    evidence: Evidence | None = None
+    engine: EngineIdentity = EngineIdentity()
+    warnings: tuple[str, ...] = ()
