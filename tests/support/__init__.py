@@ -1,0 +1,1 @@
+"""What the tests share: models, servers, the CPU Triton backend."""
