@@ -33,12 +33,21 @@ class ReplayError(AssayError):
 
     ``blame`` says whose fault it is: ``claim`` (the executor wrote something no engine accepts,
     which counts against the claim) or ``validator`` (outage, time-out: no verdict at all).
+    ``code`` is the stable name a verdict uses for it; ``status`` the HTTP status, if there was one.
     """
 
-    def __init__(self, message: str, *, blame: str, status: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        blame: str,
+        status: int | None = None,
+        code: str = "replay_failed",
+    ) -> None:
         super().__init__(message)
         self.blame = blame
         self.status = status
+        self.code = code
 
 
 class SurfaceError(AssayError):

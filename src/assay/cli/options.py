@@ -1,0 +1,41 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import typer
+
+from assay.claims.claim import LogprobsMode
+from assay.errors import SettingsError
+
+Server = Annotated[
+    str, typer.Option("--server", help="Address of the vLLM server, such as http://127.0.0.1:8000.")
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option("--api-key", help="Key of the server. Default: environment variable ASSAY_API_KEY."),
+]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(
+        "--concurrency",
+        min=1,
+        max=1024,
+        help="Requests in flight at once. Default: ASSAY_CONCURRENCY, else 8.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Mode = Annotated[
+    str | None,
+    typer.Option("--logprobs-mode", help="raw_logprobs or processed_logprobs."),
+]
+REQUEST_MODES = ("raw_logprobs", "processed_logprobs")
+
+
+def request_mode(text: str | None) -> LogprobsMode | None:
+    """The mode named on the command line; SettingsError for one that no request can ask for."""
+    if text is None or text in REQUEST_MODES:
+        return cast(LogprobsMode | None, text)
+    raise SettingsError(f"--logprobs-mode {text}: expected one of {', '.join(REQUEST_MODES)}")
+

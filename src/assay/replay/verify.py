@@ -1,0 +1,165 @@
+"""Claims in, verdicts out: the loop around one replay."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from assay.claims.claim import Claim
+from assay.errors import ReplayError
+from assay.replay.client import EngineClient
+from assay.replay.decode import DecodeRun, replay_by_decode
+from assay.replay.identity import ServerIdentity
+from assay.replay.request import ReplayOptions
+from assay.scoring.verdict import Reason, Verdict, judge
+from assay.store.result import ResultNote, VerifyResult, claim_digest, options_digest
+
+Key = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """How to verify. ``threshold`` ``None`` is the default of ``assay.scoring``."""
+
+    replay: ReplayOptions = ReplayOptions()
+    threshold: float | None = None
+    label: str = ""
+    concurrency: int = 8
+    retries: int = 3
+
+    def digest(self) -> str:
+        """Digest of what can change a verdict; concurrency and retries cannot."""
+        return options_digest(
+            {
+                "strict": self.replay.strict,
+                "allow_text": self.replay.allow_text,
+                "logprobs_mode": self.replay.logprobs_mode,
+                "as_model": self.replay.as_model,
+                "threshold": self.threshold,
+            }
+        )
+
+
+def require_validator(server: ServerIdentity, address: str) -> None:
+    """Refuse a server that cannot judge anything, before any claim is looked at."""
+    if not server.has_plugin:
+        raise ReplayError(
+            f"{address} is a vLLM server without the assay plugin (no /v1/assay/status), so it"
+            " cannot force tokens; start it with `assay serve MODEL`, or set"
+            " VLLM_PLUGINS=assay,assay_endpoints",
+            blame="validator",
+            code="validator_unusable",
+        )
+    if server.speculative:
+        raise ReplayError(
+            f"{address} runs speculative decoding, whose log probabilities can be the draft"
+            " model's; start the validator without --speculative-config",
+            blame="validator",
+            code="validator_unusable",
+        )
+
+
+def result_key(claim: Claim, server: ServerIdentity, options: VerifyOptions) -> Key:
+    """The key of the result that verifying ``claim`` would make."""
+    return (claim.id, claim_digest(claim), server.digest(), options.digest())
+
+
+async def verify_one(
+    client: EngineClient, server: ServerIdentity, claim: Claim, options: VerifyOptions
+) -> VerifyResult:
+    """Replay one claim and judge it. Every failure of a replay becomes a verdict with a reason."""
+    started = time.monotonic()
+    run: DecodeRun | None = None
+    failure: ReplayError | None = None
+    try:
+        run = await replay_by_decode(client, server, claim, options.replay, retries=options.retries)
+        verdict = _judge(claim, run, options)
+    except ReplayError as error:
+        failure, verdict = error, verdict_without_replay(error)
+    blame = None if failure is None else "claim" if failure.blame == "claim" else "validator"
+    return VerifyResult(
+        label=options.label,
+        claim_digest=claim_digest(claim),
+        server_digest=server.digest(),
+        options_digest=options.digest(),
+        claim=claim,
+        verdict=verdict,
+        replay=None if run is None else run.replay,
+        blame=blame,
+        notes=()
+        if run is None
+        else tuple(ResultNote(code=note.code, message=note.message) for note in run.notes),
+        token_texts=() if run is None else run.token_texts,
+        decided_at=datetime.now(UTC),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _judge(claim: Claim, run: DecodeRun, options: VerifyOptions) -> Verdict:
+    if options.threshold is None:
+        return judge(claim, run.replay)
+    return judge(claim, run.replay, threshold=options.threshold)
+
+
+def verdict_without_replay(error: ReplayError) -> Verdict:
+    """No comparison was made, so it is never a pass; a fail only where the executor is to blame."""
+    return Verdict(
+        verdict="fail" if error.blame == "claim" else "inconclusive",
+        reasons=(Reason(code=error.code, message=str(error)),),
+        positions=0,
+    )
+
+
+async def verify_all(
+    client: EngineClient,
+    server: ServerIdentity,
+    claims: Sequence[Claim],
+    options: VerifyOptions,
+    on_result: Callable[[VerifyResult], None],
+    *,
+    done: Collection[Key] = frozenset(),
+) -> None:
+    """Verify every claim whose key is not in ``done``; ``on_result`` is called as each is decided.
+
+    Order is that of completion, up to ``options.concurrency`` replays in flight. When the server
+    stops answering altogether, the results so far have been handed over and ReplayError is raised:
+    going on would only turn an outage into a list of verdicts.
+    """
+    todo = iter([claim for claim in claims if result_key(claim, server, options) not in done])
+    stop = asyncio.Event()
+
+    async def worker() -> None:
+        for claim in todo:
+            if stop.is_set():
+                return
+            result = await verify_one(client, server, claim, options)
+            on_result(result)
+            if _is_outage(result) and not await _answers(client):
+                stop.set()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(options.concurrency):
+            group.create_task(worker())
+    if stop.is_set():
+        raise ReplayError(
+            "the validator's server stopped answering; results so far are kept, run the same"
+            " command again to go on",
+            blame="validator",
+            code="validator_unreachable",
+        )
+
+
+def _is_outage(result: VerifyResult) -> bool:
+    return result.blame == "validator" and any(
+        reason.code.startswith("validator_") for reason in result.verdict.reasons
+    )
+
+
+async def _answers(client: EngineClient) -> bool:
+    try:
+        return (await client.send("GET", "/health")).status == 200
+    except ReplayError:
+        return False

@@ -1,0 +1,71 @@
+"""Reasons in words, and what the check cannot tell."""
+
+from __future__ import annotations
+
+WORDS: dict[str, str] = {
+    # Decided by the comparison.
+    "similarity_below": "The log probabilities differ more than an honest engine's do: other or"
+    " rounded weights, another model, or another prompt.",
+    "different_tokens": "The replay contains other tokens than the claim at some position.",
+    "different_length": "The claim has more tokens than the replay.",
+    "prompt_mismatch": "Claim and validator do not have the same prompt tokens: another system"
+    " prompt, template or tokenizer.",
+    "sampler_support": "The claim chose tokens that its own sampling parameters forbid.",
+    "ceiling": "Too many single tokens are far off, even if the mean is not.",
+    "mode_mismatch": "Claim and replay are in different log probability modes; there is no honest"
+    " conversion between them.",
+    "k_mismatch": "Claim and replay list different numbers of alternatives.",
+    "malformed": "The claim holds something no engine produces, such as an id outside the"
+    " vocabulary.",
+    "inflated": "The claim bills more tokens than it contains.",
+    "no_evidence": "There is nothing to compare: no log probabilities, or only padding.",
+    "too_short_to_tell": "Too few tokens: an honest and a cheating executor look alike at this"
+    " length.",
+    # Decided before or instead of a comparison.
+    "no_prompt_ids": "The claim carries no prompt token ids, and strict mode does not guess.",
+    "no_token_ids": "The claim spells its tokens as text; ids cannot be recovered with certainty.",
+    "no_prompt": "The claim carries no prompt at all.",
+    "model_not_served": "The validator serves another model than the claim is about.",
+    "context_too_small": "The validator's context is too small for the claim.",
+    "k_over_limit": "The validator's server returns fewer alternatives than the claim has.",
+    "trace_too_long": "The claim is longer than one replay can force.",
+    "not_replayable": "The claim was made in a way that a replay cannot repeat.",
+    "replay_incomplete": "The validator's replay stopped early.",
+    "request_refused": "The validator's server cannot run this request; says nothing about the"
+    " executor.",
+    "replay_failed": "The replay failed; says nothing about the executor.",
+    "validator_error": "The validator's server failed; says nothing about the executor.",
+    "validator_busy": "The validator's server was busy; try again.",
+    "validator_timeout": "The validator's server gave no answer in time; try again.",
+    "validator_unreachable": "The validator's server could not be reached; try again.",
+    "validator_unauthorised": "The validator's server refused the key.",
+    "validator_unusable": "The validator's server cannot force tokens.",
+    # Notes: what the replay had to do.
+    "prompt_rerendered": "The validator rendered the prompt itself; it cannot know whether the"
+    " executor saw the same one.",
+    "prompt_from_ids": "The claim's own prompt ids were run; the prompt itself is not checked.",
+    "retokenised": "The answer's text was tokenised again; some positions cannot be trusted.",
+    "mode_not_named": "The claim names no log probability mode, so the server inferred it.",
+    "dropped_fields": "Fields of the request that are no part of a replay were left out.",
+    "shorter_than_min_tokens": "The answer is shorter than the request's min_tokens.",
+}
+
+LIMITS: tuple[str, ...] = (
+    "A pass is about these answers, not about the server: an executor may answer honestly only"
+    " when it expects to be checked.",
+    "A cheap model that writes the text and a real model that only scores it afterwards gives the"
+    " real model's log probabilities. Distances cannot see that; the tokens the validator would"
+    " have drawn can.",
+    "The request is taken as the claim states it. If the executor wrote the claim file, compare its"
+    " prompts and sampling parameters with the ones you sent.",
+    "Int8 weights move the numbers so little that a thousand tokens or more are needed. A short"
+    " pass does not exclude them.",
+    "Another GPU, another attention kernel or another KV cache dtype also moves the numbers. Where"
+    " executor and validator differ in these, the threshold must have been measured for the pair.",
+    "Nothing here says where the server runs, who operates it, or whether it keeps your prompts.",
+)
+
+
+def explain(code: str) -> str | None:
+    """A sentence for a reason or note code; ``None`` for one this version does not know."""
+    return WORDS.get(code)
