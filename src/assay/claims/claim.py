@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from assay.claims.positions import Position
+from assay.claims.positions import Position, TokenId
 
 CLAIM_SCHEMA_VERSION = 1
 """Raised when a field changes meaning; readers refuse versions they do not know."""
@@ -29,7 +29,7 @@ class Prompt(_Frozen):
     validator's template must make the ids again).
     """
 
-    token_ids: tuple[int, ...] | None = None
+    token_ids: tuple[TokenId, ...] | None = None
     messages: tuple[dict[str, Any], ...] | None = None
     text: str | None = None
     source: Literal["response", "request", "rerendered"] = "rerendered"
@@ -68,7 +68,7 @@ class Claim(_Frozen):
     endpoint: Endpoint
     prompt: Prompt
     request: dict[str, Any] = Field(default_factory=dict)
-    output_ids: tuple[int, ...] | None = None
+    output_ids: tuple[TokenId, ...] | None = None
     output_text: str | None = None
     positions: tuple[Position, ...] | None = None
     """``None``: the response carries no log probabilities at all; ``()``: an empty list."""
@@ -106,7 +106,7 @@ class Replay(_Frozen):
 
     id: str
     path: Literal["decode", "prefill", "file"] = "decode"
-    prompt_token_ids: tuple[int, ...] | None = None
+    prompt_token_ids: tuple[TokenId, ...] | None = None
     positions: tuple[Position, ...] | None = None
     finish_reason: FinishReason | None = None
     usage: Usage = Usage()

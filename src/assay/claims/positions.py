@@ -5,9 +5,22 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
 
-TokenKey = int | str
+TokenId = Annotated[int, Field(strict=True)]
+"""A vocabulary id. Strict: 5.0, true and "5" are no ids (case 46)."""
+
+TextKey = Annotated[str, Field(pattern=r"^text:([0-9a-f]{2})*$")]
+
+TokenKey = TokenId | TextKey
 """How a token is named: an ``int`` is a vocabulary id, a ``str`` is ``text:<hex of the bytes>``.
 
 Text is only used where the server gave no ids (old claims). Two alternatives with equal text but
@@ -21,6 +34,12 @@ def _null_is_impossible(value: object) -> object:
     return IMPOSSIBLE if value is None else value
 
 
+def _finite_or_impossible(value: float) -> float:
+    if math.isnan(value) or value == math.inf:
+        raise ValueError(f"{value} is no log probability; impossible is null, NaN is never valid")
+    return value
+
+
 def _impossible_is_null(value: float) -> float | None:
     return None if value == IMPOSSIBLE else value
 
@@ -28,9 +47,12 @@ def _impossible_is_null(value: float) -> float | None:
 Logprob = Annotated[
     float,
     BeforeValidator(_null_is_impossible),
+    AfterValidator(_finite_or_impossible),
+    WithJsonSchema({"type": ["number", "null"]}),
     PlainSerializer(_impossible_is_null, return_type=float | None, when_used="json"),
 ]
-"""Natural-log probability (or a logit where the mode says so). JSON null = impossible (-inf)."""
+"""Natural-log probability (or a logit where the mode says so). JSON null = impossible (-inf).
+NaN and +inf are refused: as text they would turn into null, which means something else."""
 
 
 class TopEntry(BaseModel):
@@ -59,4 +81,5 @@ class Position(BaseModel):
 
     @property
     def effective_k(self) -> int:
+        """Entries that are evidence: padding (impossible) does not count."""
         return sum(1 for entry in self.top if entry.logprob != IMPOSSIBLE)
