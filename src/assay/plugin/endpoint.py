@@ -93,9 +93,7 @@ class AssayEndpoints:
         self._encode = functools.partial(tokenizer.encode, add_special_tokens=False)
         self._limits = engine_limits(config, len(tokenizer), state)
         self._status = describe(config, workers, args)
-        logger.info(
-            "assay %s: enforced tokens on runner %s", __version__, self._status["runner"]
-        )
+        logger.info("assay %s: enforced tokens on runner %s", __version__, self._status["runner"])
 
     async def status(self) -> JSONResponse:
         """What this server runs and how many replays are open right now."""

@@ -76,7 +76,9 @@ class EvidenceStore:
             copied = torch.cuda.Event()
             copied.record()
         self._pending.append(_Pending(ints, floats, copied, rows))
-        while self._pending and (self._pending[0].copied is None or self._pending[0].copied.query()):
+        while self._pending and (
+            self._pending[0].copied is None or self._pending[0].copied.query()
+        ):
             self._fold(self._pending.popleft())
 
     def take(self, key: str) -> dict[str, Any] | None:

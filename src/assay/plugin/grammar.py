@@ -36,16 +36,16 @@ class DegradingGrammar(StructuredOutputGrammar):
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         for token in tokens:
             # A terminated grammar has nothing to say: stock code stops asking it, and so do we.
-            if self.conflict is None and not self.inner.is_terminated():
-                if not self._takes(request_id, token):
-                    self.conflict = self.accepted
-                    logger.info(
-                        "assay: request %s: the grammar rejects forced token %d at its position "
-                        "%d; grammar off for the rest of this replay",
-                        request_id,
-                        token,
-                        self.accepted,
-                    )
+            asked = self.conflict is None and not self.inner.is_terminated()
+            if asked and not self._takes(request_id, token):
+                self.conflict = self.accepted
+                logger.info(
+                    "assay: request %s: the grammar rejects forced token %d at its position %d; "
+                    "grammar off for the rest of this replay",
+                    request_id,
+                    token,
+                    self.accepted,
+                )
             self._mask = None
             self.accepted += 1
         return True

@@ -132,15 +132,17 @@ def _check_replay(request: Any, trace: Trace, limits: EngineLimits, field: str) 
         ("prompt_logprobs", request.prompt_logprobs is not None, "is not served in a replay"),
         ("echo", bool(request.echo), "is not served in a replay"),
         ("prompt", _several_prompts(request), "holds several prompts; one trace replays one"),
-        ("prompt_embeds", _has(request, "prompt_embeds"), "carries no token ids to bind a claim to"),
+        (
+            "prompt_embeds",
+            _has(request, "prompt_embeds"),
+            "carries no token ids to bind a claim to",
+        ),
     )
     for param, refused, why in refusals:
         if refused:
             raise RequestError(f"{param} {why}; leave it out with {field}", param=param)
     if limits.sampling_mask:
-        raise RequestError(
-            f"{field} needs a server without --return-sampling-mask", param=field
-        )
+        raise RequestError(f"{field} needs a server without --return-sampling-mask", param=field)
     positions = len(trace.tokens)
     if positions >= limits.max_model_len:
         raise RequestError(

@@ -75,9 +75,11 @@ async def with_chunk(stream: AsyncIterator[Any], fetch: Fetch) -> AsyncIterator[
         data = chunk.encode() if isinstance(chunk, str) else bytes(chunk)
         if data.startswith(DONE):
             if head is not None and not failed:
-                yield "data: " + json.dumps(
-                    {**head, "choices": [], RESPONSE_FIELD: await fetch()}
-                ) + "\n\n"
+                yield (
+                    "data: "
+                    + json.dumps({**head, "choices": [], RESPONSE_FIELD: await fetch()})
+                    + "\n\n"
+                )
         elif data.startswith(b"data: {"):
             if data.startswith(b'data: {"error"'):
                 failed = True

@@ -139,9 +139,8 @@ class AssaySamplerV1(Sampler):
                 ),
                 step.plan.evidence,
             )
-        wants_scores = (
-            sampling_metadata.max_num_logprobs is not None
-            or bool(sampling_metadata.logprob_token_ids)
+        wants_scores = sampling_metadata.max_num_logprobs is not None or bool(
+            sampling_metadata.logprob_token_ids
         )
         return sampled, select.scores(raw, processed, step) if wants_scores else None
 
@@ -150,7 +149,11 @@ class AssaySamplerV1(Sampler):
         if book is None or not book.rows:
             return None
         return plan_step(
-            ((row, state, len(output)) for row, (state, output) in book.rows.items() if row < batch),
+            (
+                (row, state, len(output))
+                for row, (state, output) in book.rows.items()
+                if row < batch
+            ),
             batch,
             self.logprobs_mode,
         )

@@ -25,7 +25,9 @@ class Surface:
     """One private name.
 
     ``params`` must be among the callable's parameters (of ``__init__`` for a class). ``methods``
-    maps a method to parameters it must have. ``why`` says why no public point serves.
+    maps a method to parameters it must have; ``fields`` are attributes its instances hold, checked
+    live where the class declares them and on unpacked sources where ``__init__`` assigns them.
+    ``why`` says why no public point serves.
     """
 
     module: str
@@ -33,6 +35,7 @@ class Surface:
     why: str
     params: tuple[str, ...] = ()
     methods: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    fields: tuple[str, ...] = ()
     checked: tuple[str, ...] = _CHECKED
 
     @property
@@ -88,6 +91,25 @@ SURFACES: Final[tuple[Surface, ...]] = (
         ),
     ),
     Surface(
+        "vllm.v1.worker.gpu.input_batch",
+        "InputBatch",
+        "V2's rows of a step: which request slot each row belongs to and how long it is, on the "
+        "host, so that a forced id is looked up without a device read.",
+        fields=("idx_mapping_np", "seq_lens_cpu_upper_bound"),
+    ),
+    Surface(
+        "vllm.v1.worker.gpu.states",
+        "RequestState",
+        "V2's prompt and prefill lengths by request slot, from which a row's output position follows.",
+        fields=("prompt_len", "prefill_len", "max_num_reqs", "vocab_size"),
+    ),
+    Surface(
+        "vllm.v1.sample.logits_processor",
+        "LogitsProcessors",
+        "Where V1 hands a batch's processors to its sampler; ours only follows rows.",
+        fields=("argmax_invariant",),
+    ),
+    Surface(
         "vllm.v1.core.sched.scheduler",
         "check_stop",
         "EOS and stop ids must not cut a replay; clearing them from the request would change the "
@@ -102,15 +124,39 @@ SURFACES: Final[tuple[Surface, ...]] = (
         methods=(("_create_grammar", ("request",)),),
     ),
     Surface(
+        "vllm.v1.structured_output.backend_types",
+        "StructuredOutputGrammar",
+        "The interface every backend's grammar has, which the degrading grammar wraps.",
+        methods=(
+            ("accept_tokens", ("request_id", "tokens")),
+            ("validate_tokens", ("tokens",)),
+            ("rollback", ("num_tokens",)),
+            ("fill_bitmask", ("bitmask", "batch_index")),
+            ("is_terminated", ()),
+            ("reset", ()),
+        ),
+    ),
+    Surface(
+        "vllm.v1.engine.core_client",
+        "AsyncMPClient",
+        "Under data parallelism collective_rpc returns the first engine's answers only; evidence may "
+        "lie in any.",
+        methods=(("_call_utility_async", ("method", "engine")),),
+        fields=("core_engines",),
+    ),
+    Surface(
+        "vllm.entrypoints.serve.exception_handling.error_response",
+        "create_error_response",
+        "Builds the engine's own error body, so that our refusals look like its refusals.",
+        params=("message", "param"),
+    ),
+    Surface(
         "vllm.distributed.device_communicators.shm_broadcast",
         "ShmRingBuffer",
         "Ring sizes are constants at every call site; only this constructor sees them all.",
         params=("n_reader", "max_chunk_bytes", "max_chunks", "name"),
     ),
 )
-
-OPTIONAL_V2: Final = "vllm.v1.worker.gpu.model_runner"
-"""Importable only where V2 can run; a server on V1 does not need it."""
 
 
 def check_version(version: str) -> None:
@@ -136,15 +182,11 @@ def resolve(surface: Surface) -> Any:
         if not callable(function):
             raise SurfaceError(_missing(surface, f"has no method {method}"))
         _check_params(surface, function, params, f"{surface.name}.{method}")
+    declared = getattr(value, "__dataclass_fields__", None)
+    for name in surface.fields:
+        if declared is not None and name not in declared:
+            raise SurfaceError(_missing(surface, f"has no field {name}"))
     return value
-
-
-def find(path: str) -> Surface:
-    """The surface named ``module.name``."""
-    for surface in SURFACES:
-        if surface.path == path:
-            return surface
-    raise SurfaceError(f"{path} is not listed in assay.plugin.surfaces")
 
 
 def _check_params(surface: Surface, value: Any, params: tuple[str, ...], where: str) -> None:

@@ -89,9 +89,7 @@ def _from_tokens(value: object, vocab_size: int, encode: Encode) -> Trace:
     _only_known(value, ("tokens", "allow_text"), param)
     allow_text = value.get("allow_text", False)
     if not isinstance(allow_text, bool):
-        raise RequestError(
-            f"{param}.allow_text must be true or false", param=f"{param}.allow_text"
-        )
+        raise RequestError(f"{param}.allow_text must be true or false", param=f"{param}.allow_text")
     entries = value.get("tokens")
     param = f"{param}.tokens"
     if not isinstance(entries, list):
