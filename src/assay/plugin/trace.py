@@ -43,7 +43,7 @@ def read_trace(fields: dict[str, Any], vocab_size: int, encode: Encode) -> Trace
             param="enforced_str",
         )
     if text is not None:
-        return _from_text(text, encode)
+        return _from_text(text, vocab_size, encode)
     if tokens is not None:
         return _from_tokens(tokens, vocab_size, encode)
     return None
@@ -60,7 +60,7 @@ def read_mode(fields: dict[str, Any]) -> str | None:
     )
 
 
-def _from_text(text: object, encode: Encode) -> Trace:
+def _from_text(text: object, vocab_size: int, encode: Encode) -> Trace:
     if not isinstance(text, str):
         raise RequestError(
             f"enforced_str must be a string, got {_show(text)}", param="enforced_str"
@@ -77,7 +77,7 @@ def _from_text(text: object, encode: Encode) -> Trace:
             f"enforced_str is {len(ids)} tokens long; at most {MAX_TRACE_POSITIONS} are replayed",
             param="enforced_str",
         )
-    return Trace(ids, ())
+    return Trace(tuple(_in_range(number, vocab_size, "enforced_str") for number in ids), ())
 
 
 def _from_tokens(value: object, vocab_size: int, encode: Encode) -> Trace:
@@ -150,13 +150,18 @@ def token_id(value: object, vocab_size: int, param: str, encode: Encode | None) 
         if _DECIMAL.match(digits):
             number = int(digits)
         elif encode is not None and digits is value:
-            return _from_word(value, param, encode)
+            number = _from_word(value, param, encode)
         else:
             hint = "" if digits is not value else '; text needs "allow_text": true beside "tokens"'
             raise RequestError(
                 f"{param} {_show(value)} is a non-numeric token: write token_id:N{hint}",
                 param=param,
             )
+    return _in_range(number, vocab_size, param)
+
+
+def _in_range(number: int, vocab_size: int, param: str) -> int:
+    """Checked for tokenised text too: a tokenizer may hold ids its model has no row for (F6)."""
     if not 0 <= number < vocab_size:
         raise RequestError(
             f"{param} is id {number}, outside this model's vocabulary [0, {vocab_size})",
