@@ -23,7 +23,7 @@ from vllm.entrypoints.serve.exception_handling.error_response import create_erro
 
 from assay import __version__
 from assay.errors import RequestError, SurfaceError
-from assay.plugin.ingest import EngineLimits, Job, ingest, our_fields
+from assay.plugin.ingest import EngineLimits, Job, given_fields, ingest, our_fields
 from assay.plugin.respond import evidence_field, with_chunk, with_field
 from assay.plugin.rpc import ask_workers
 
@@ -117,7 +117,7 @@ class AssayEndpoints:
                 assert self._limits is not None
                 assert self._encode is not None
                 # The model has parsed the body already; Starlette keeps its bytes.
-                given = frozenset(await raw_request.json())
+                given = given_fields(await raw_request.json())
                 job = ingest(request, fields, given, self._limits, self._encode)
             except RequestError as error:
                 return bad_request(str(error), error.param)

@@ -65,6 +65,11 @@ def our_fields(request: Any) -> dict[str, Any]:
     return {name: extra[name] for name in REQUEST_FIELDS if extra.get(name) is not None}
 
 
+def given_fields(body: dict[str, Any]) -> frozenset[str]:
+    """Names the caller gave a value. JSON null counts as absent: completions turn it into 16 tokens."""
+    return frozenset(name for name, value in body.items() if value is not None)
+
+
 def ingest(
     request: Any,
     fields: dict[str, Any],
@@ -74,7 +79,7 @@ def ingest(
 ) -> Job:
     """Check ``fields`` against the rest of ``request`` and write them where the engine looks.
 
-    ``given`` names the fields of the body as sent: the model fills in defaults of its own.
+    ``given`` (:func:`given_fields`): the model fills in defaults of its own.
     Changes ``request``: our data goes into ``vllm_xargs``; a replay's ``max_tokens`` becomes the
     longer of the trace and what the caller asked for, and its stop strings are cleared (they shape
     no distribution and would cut it).

@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from assay.plugin.poc.worker import PocWorker
+from assay.plugin.runner import runner_name
 
-class AssayWorker:
+
+class AssayWorker(PocWorker):
     """Mixed into vLLM's worker class; ``model_runner`` and ``rank`` are the worker's own."""
 
     model_runner: Any
@@ -23,7 +26,7 @@ class AssayWorker:
         return {
             "pid": os.getpid(),
             "rank": int(self.rank),
-            "runner": _runner(self.model_runner),
+            "runner": runner_name(self.model_runner),
             "sampler": "none" if sampler is None else "assay" if ours else type(sampler).__name__,
             "open_replays": len(sampler.assay_evidence) if ours else 0,
         }
@@ -32,18 +35,10 @@ class AssayWorker:
         """Hand over and forget the evidence of one replay; ``None`` where this worker has none."""
         sampler = getattr(self.model_runner, "sampler", None)
         evidence = sampler.assay_evidence.take(key) if hasattr(sampler, "assay_evidence") else None
-        return None if evidence is None else {**evidence, "runner": _runner(self.model_runner)}
+        return None if evidence is None else {**evidence, "runner": runner_name(self.model_runner)}
 
     def assay_drop_evidence(self, key: str) -> None:
         """Forget one replay: its client went away or its request was aborted."""
         sampler = getattr(self.model_runner, "sampler", None)
         if hasattr(sampler, "assay_evidence"):
             sampler.assay_evidence.drop(key)
-
-
-def _runner(model_runner: Any) -> str:
-    """Which of vLLM's two model runners a runner object descends from."""
-    modules = {base.__module__ for base in type(model_runner).__mro__}
-    if "vllm.v1.worker.gpu.model_runner" in modules:
-        return "v2"
-    return "v1" if "vllm.v1.worker.gpu_model_runner" in modules else "unknown"
