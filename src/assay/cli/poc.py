@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from assay.errors import AssayError, ClaimError, SettingsError
+from assay.cli.console import print_json, stdout
+from assay.cli.exits import exit_code
+from assay.cli.options import Json
+from assay.errors import SettingsError
 from assay.poc import table as labelled
 from assay.poc.artifact_file import read_artifact_file
 from assay.poc.compare import Comparison, compare
@@ -22,11 +22,8 @@ app = typer.Typer(
     name="poc", help="Proof of compute: compare vectors of nonces.", no_args_is_help=True
 )
 
-EXIT_CODES = {"pass": 0, "fail": 2, "inconclusive": 3}
-EXIT_ERROR = 1
 DEFAULT_THRESHOLDS = (0.4, 0.75)
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+PIPED_WIDTH = 120
 
 
 @app.callback()
@@ -69,22 +66,19 @@ def compare_command(
     pass, 2 fail, 3 inconclusive, 1 error.
     """
 
-    def work() -> int:
-        test, source = _stat_test(profile, dist_threshold, p_mismatch, alpha)
-        result = compare(
-            read_artifact_file(claimed),
-            read_artifact_file(computed),
-            test,
-            hidden_size=hidden_size,
-            sampled=sampled,
-        )
-        if as_json:
-            _print_json({**result.as_json(), "settings_source": source})
-        else:
-            _print_comparison(result, source)
-        return EXIT_CODES[result.verdict.verdict]
-
-    _run(work, as_json)
+    test, source = _stat_test(profile, dist_threshold, p_mismatch, alpha)
+    result = compare(
+        read_artifact_file(claimed),
+        read_artifact_file(computed),
+        test,
+        hidden_size=hidden_size,
+        sampled=sampled,
+    )
+    if as_json:
+        print_json({**result.as_json(), "settings_source": source})
+    else:
+        _print_comparison(result, source)
+    raise typer.Exit(exit_code([result.verdict.verdict]))
 
 
 @app.command("table")
@@ -102,31 +96,15 @@ def table_command(
     with no model run, stay within the thresholds. Concludes nothing; exit code 0, 1 on error.
     """
 
-    def work() -> int:
-        thresholds = tuple(dist_threshold or DEFAULT_THRESHOLDS)
-        for threshold in thresholds:
-            StatTest(dist_threshold=threshold)
-        sets = labelled.read_labelled_sets(folder)
-        found = labelled.pairs(sets, thresholds)
-        if as_json:
-            _print_json(_table_json(sets, found, thresholds))
-        else:
-            _print_table(sets, found, thresholds)
-        return 0
-
-    _run(work, as_json)
-
-
-def _run(work: Callable[[], int], as_json: bool) -> None:
-    try:
-        code = work()
-    except AssayError as error:
-        typer.echo(f"error: {error}", err=True)
-        if as_json:
-            reason = error.code if isinstance(error, ClaimError) else "settings"
-            _print_json({"verdict": None, "error": str(error), "code": reason})
-        raise typer.Exit(EXIT_ERROR) from error
-    raise typer.Exit(code)
+    thresholds = tuple(dist_threshold or DEFAULT_THRESHOLDS)
+    for threshold in thresholds:
+        StatTest(dist_threshold=threshold)
+    sets = labelled.read_labelled_sets(folder)
+    found = labelled.pairs(sets, thresholds)
+    if as_json:
+        print_json(_table_json(sets, found, thresholds))
+    else:
+        _print_table(sets, found, thresholds)
 
 
 def _stat_test(
@@ -143,10 +121,6 @@ def _stat_test(
             raise SettingsError(f"--profile and {names} both say what to judge by; give one")
         return read_profile(profile), "profile"
     return StatTest(**given), "options" if len(given) == len(flags) else "defaults"
-
-
-def _print_json(body: dict[str, Any]) -> None:
-    typer.echo(json.dumps(body, allow_nan=False))
 
 
 def _print_comparison(result: Comparison, source: str) -> None:
@@ -203,7 +177,9 @@ def _table_json(
 def _print_table(
     sets: list[labelled.LabelledSet], found: list[labelled.Pair], thresholds: tuple[float, ...]
 ) -> None:
-    console = Console(width=None if Console().is_terminal else 150, highlight=False)
+    console = stdout()
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
     groups: dict[str, list[labelled.Pair]] = defaultdict(list)
     for pair in found:
         groups[pair.first.labels["group"]].append(pair)
@@ -225,6 +201,8 @@ def _print_table(
                 _cell(None if pair.unexplained is None else pair.unexplained.share),
             )
         console.print(table)
+        for kind in sorted({pair.kind for pair in members}):
+            console.print(_summary(kind, [pair for pair in members if pair.kind == kind]))
         console.print()
     console.print("zero-knowledge baseline: vectors guessed from other nonces, no model run")
     table = Table(box=None)
@@ -242,6 +220,16 @@ def _print_table(
                 *rates,
             )
     console.print(table)
+
+
+def _summary(kind: str, members: list[labelled.Pair]) -> str:
+    text = f" {kind}: {len(members)} pairs"
+    means = [p.counts.mean_distance for p in members if p.counts.mean_distance is not None]
+    shares = [p.unexplained.share for p in members if p.unexplained is not None]
+    for name, values in (("mean", means), ("unexplained", shares)):
+        if values:
+            text += f", {name} {min(values):.4f} to {max(values):.4f}"
+    return text
 
 
 def _cell(value: float | None) -> str:

@@ -69,6 +69,8 @@ def read_artifact_file(
         raise ClaimError(
             f"{path}: not JSON: {error.msg} at line {error.lineno} column {error.colno}"
         ) from error
+    except RecursionError as error:
+        raise ClaimError(f"{path}: not JSON of vectors: nested too deep") from error
     known = {"block_hash": block_hash, "public_key": public_key}
     stand_in = {name: value for name, value in known.items() if value is not None}
     try:
@@ -218,4 +220,7 @@ def _flag(body: dict[str, Any], name: str) -> bool | None:
 
 
 def _is_value(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    """A number that float64 holds (JSON integers have no bound), or the null of a NaN."""
+    if value is None or isinstance(value, float):
+        return True
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53

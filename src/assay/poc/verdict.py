@@ -87,7 +87,8 @@ def compare_vector(
         return NonceDistance(nonce, None, "shape")
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return NonceDistance(nonce, None, "non_finite")
-    distance = float(np.linalg.norm(a - b))
+    with np.errstate(over="ignore"):
+        distance = float(np.linalg.norm(a - b))
     if not np.isfinite(distance):
         return NonceDistance(nonce, None, "non_finite")
     return NonceDistance(nonce, distance, "distance" if distance > dist_threshold else None)
