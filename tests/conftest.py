@@ -17,13 +17,13 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-
-from assay.demo.models import rounded_copy, smollm2
-from assay.demo.settings import CacheSettings
 from tests.support import specs
 from tests.support.cpu_triton_site import cpu_triton_site
 from tests.support.server import Server, ServerSpec
 from tests.support.tiny import tiny_llama
+
+from assay.demo.models import rounded_copy, smollm2
+from assay.demo.settings import CacheSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 StartServer = Callable[[str, ServerSpec], Server]

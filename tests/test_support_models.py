@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
+from tests.support import tiny
 
 from assay.demo.folders import made_once
 from assay.demo.models import WEIGHTS, rounded_copy
@@ -29,7 +30,6 @@ from assay.demo.rounding import (
     rounded,
 )
 from assay.errors import SettingsError
-from tests.support import tiny
 
 
 def _weight(seed: int, rows: int = 6, columns: int = 4 * INT4_GROUP) -> torch.Tensor:

@@ -50,7 +50,13 @@ TINY_MODEL_LENGTH = 1024
 
 def v1(model: Path, *, plugin: bool, max_model_len: int, flags: tuple[str, ...] = ()) -> ServerSpec:
     """A server on Model Runner V1, as a plain CPU installation runs."""
-    return _spec(model, plugin, max_model_len, flags, (), {"VLLM_USE_V2_MODEL_RUNNER": "0"})
+    return _spec(
+        model,
+        plugin=plugin,
+        max_model_len=max_model_len,
+        flags=flags,
+        env={"VLLM_USE_V2_MODEL_RUNNER": "0"},
+    )
 
 
 def v2(
@@ -71,16 +77,24 @@ def v2(
         "TRITON_INTERPRET": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH")))),
     }
-    return _spec(model, plugin, max_model_len, flags, (CPU_TWINS,), env)
+    return _spec(
+        model,
+        plugin=plugin,
+        max_model_len=max_model_len,
+        flags=flags,
+        env=env,
+        helpers=(CPU_TWINS,),
+    )
 
 
 def _spec(
     model: Path,
+    *,
     plugin: bool,
     max_model_len: int,
     flags: tuple[str, ...],
-    helpers: tuple[str, ...],
     env: dict[str, str],
+    helpers: tuple[str, ...] = (),
 ) -> ServerSpec:
     names = (*(PLUGINS if plugin else ()), *helpers)
     return ServerSpec(

