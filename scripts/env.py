@@ -37,7 +37,7 @@ UNUSABLE = ("torchvision", "torchaudio", "torchcodec")
 PROOF = "import vllm, transformers, transformers.models.llama.modeling_llama, assay"
 
 
-class EnvironmentFailure(RuntimeError):
+class SetupError(RuntimeError):
     """A step failed; the message says what to do."""
 
 
@@ -58,7 +58,7 @@ def run(*command: str) -> None:
         done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False, cwd=ROOT)
     if done.returncode != 0:
         output = LOG.read_bytes()[start:].decode(errors="replace")
-        raise EnvironmentFailure(explain(output))
+        raise SetupError(explain(output))
 
 
 def explain(output: str) -> str:
@@ -76,8 +76,8 @@ def explain(output: str) -> str:
 
 def install() -> None:
     """Create the environment and put the project with everything it needs into it."""
-    if sys.version_info < (3, 11):
-        raise EnvironmentFailure(
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file runs before anything is installed
+        raise SetupError(
             f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}; "
             "name another with `make PYTHON=python3.11 ...`"
         )
@@ -101,7 +101,7 @@ def main() -> int:
     STAMP.unlink(missing_ok=True)
     try:
         install()
-    except EnvironmentFailure as failure:
+    except SetupError as failure:
         print(failure, file=sys.stderr)
         return 1
     STAMP.write_text(wanted)
