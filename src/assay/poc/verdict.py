@@ -85,10 +85,9 @@ def compare_vector(
     a, b = np.asarray(claimed, dtype=np.float64), np.asarray(computed, dtype=np.float64)
     if a.shape != (k,) or b.shape != (k,):
         return NonceDistance(nonce, None, "shape")
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return NonceDistance(nonce, None, "non_finite")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         distance = float(np.linalg.norm(a - b))
+    # NaN and Inf on either side end up here, an overflow too.
     if not np.isfinite(distance):
         return NonceDistance(nonce, None, "non_finite")
     return NonceDistance(nonce, distance, "distance" if distance > dist_threshold else None)
