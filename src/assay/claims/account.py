@@ -130,7 +130,7 @@ def _max_tokens(claim: Claim) -> Check:
 
 
 def _finish_reason(claim: Claim, known: Known) -> Check:
-    """``length`` must come with max_tokens or a full context, ``stop`` with something that stops."""
+    """``length`` needs max_tokens or a full context, ``stop`` something that stops."""
     name, code = "finish_reason", "false_finish_reason"
     limit, tokens = _limit(claim), _tokens(claim)
     if tokens is None:
@@ -211,7 +211,7 @@ def _prompt_ids(claim: Claim) -> Check:
     name, code = "prompt_ids", "prompt_mismatch"
     if claim.prompt.token_ids is None:
         return _unknown(
-            name, code, "the claim has no prompt ids; its prompt must be rendered again"
+            name, code, "the claim has no prompt ids; its prompt is rendered again"
         )
     sent = claim.request.get("prompt")
     if isinstance(sent, list) and len(sent) == 1 and isinstance(sent[0], list):

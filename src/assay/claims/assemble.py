@@ -38,7 +38,7 @@ class RawResponse:
     prompt_token_ids: tuple[int, ...] | None = None
     text: str | None = None
     finish_reason: str | None = None
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     assay: object = None
     warnings: list[str] = field(default_factory=list)
 

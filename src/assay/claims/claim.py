@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from assay.claims.positions import Position, TokenId
 
-CLAIM_SCHEMA_VERSION = 1
+CLAIM_SCHEMA_VERSION: Final = 1
 """Raised when a field changes meaning; readers refuse versions they do not know."""
 
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]

@@ -40,7 +40,7 @@ def load_claim(text: bytes | str) -> Claim:
 
 
 def write_claims(path: Path, claims: Iterable[Claim]) -> int:
-    """Write ``claims`` to ``path``, replacing the file only once all are written; returns how many."""
+    """Write ``claims`` to ``path``, replacing it only once all are written; returns how many."""
     part = path.with_name(path.name + ".part")
     count = 0
     with part.open("w", encoding="utf-8", newline="\n") as file:

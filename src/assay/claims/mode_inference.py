@@ -61,7 +61,7 @@ def top_ids(positions: Sequence[Position]) -> list[int]:
 
 @dataclass(frozen=True)
 class Measured:
-    """One recorded answer: its file, its true mode, and the guess (``None``: no ids to guess by)."""
+    """One recorded answer: its file, its true mode, the guess (``None``: no ids to guess by)."""
 
     file: Path
     truth: RequestMode

@@ -1,0 +1,1 @@
+"""Scores and verdicts over claims and replays; numpy only, no engine."""

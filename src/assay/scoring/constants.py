@@ -1,0 +1,89 @@
+"""Every number that decides a verdict, with where it comes from and what changing it changes.
+
+Distances are per position, without unit, between 0 and 0.5 (spec replay, section 4).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- The published score (spec replay, section 4). Changing one breaks agreement with the networks
+# --- that compute it and with data/inference/labels.csv.
+
+IMPOSSIBLE_WIRE: Final = -9999.0
+"""Log probability that stands for "impossible" in every published formula: vLLM's own clamp."""
+RELATIVE_GUARD: Final = 1e-6
+"""Added to |v| + |o| so that two zeros divide to 0."""
+NON_FINITE_TERM: Final = 0.5
+"""A term that cannot be computed counts as the largest one."""
+SINGLE_ENTRY_GAP: Final = 100.0
+"""With one claimed entry the second smallest is taken as ``m1 - 100``, hence next = m1 + 100.
+The sign looks like a mistake; it is kept in the compatible score only."""
+MIN_POSITIONS: Final = 100
+"""Both generations divide by at least this many positions, so a short claim borrows similarity
+it did not earn: ten positions at distance 0.036 score 0.996. Our verdict does not use it."""
+SHORT_CORRECTION: Final = 0.10
+"""Second generation: ``sum(d)/N - 0.10/sqrt(N)``, an allowance for short claims."""
+DEFAULT_THRESHOLD: Final = 0.99
+"""Similarity to exceed where no threshold is given (published default)."""
+PUBLISHED_THRESHOLDS: Final = {
+    "MiniMax-M2.7": 0.922,
+    "DeepSeek-V4": 0.900,
+    "Kimi-K2.6": 0.900,
+    "GLM-5.3": 0.951,
+}
+"""Thresholds seen in use, for processed log probabilities, by a part of the model's name."""
+CEILING_DISTANCE: Final = 0.30
+"""A position farther than this is "above the ceiling"."""
+CEILING_SHARE: Final = 0.02
+"""More than floor(0.02 N) such positions are rejected."""
+SUPPORT_SHARE: Final = 0.03
+"""Processed mode: more than max(1, ceil(0.03 N)) positions whose forced token the validator's own
+sampler could not draw are rejected."""
+
+# --- Our verdict. Measured on SmolLM2-135M-Instruct, raw mode, top 5, 8 prompts x 48 tokens at
+# --- temperature 0.7 (float32 against a rounded copy): bfloat16 0.0015, int8 by rows 0.011, int4 in
+# --- groups of 32 0.085, two unrelated answers 0.18 mean distance. Standard deviation / mean was
+# --- 0.4 to 1.2 within a claim, and neighbours were uncorrelated.
+
+DISTANCE_SHAPE: Final = 1.0
+"""Shape of the gamma law that distances of one claim are taken to follow: 1 is the exponential
+law (deviation = mean), wider than what was measured. A larger shape decides sooner."""
+ERROR_RATE: Final = 0.01
+"""A claim exactly at the limit passes, and fails, with this probability (one-sided each). Claims
+better (worse) than the limit fail (pass) far less often. Smaller = more inconclusive."""
+MIN_INFORMATIVE: Final = 12
+"""Informative positions a pass needs. The mildest cheat measured (int8 weights) shows a position
+within the default limit of 0.01 with probability 0.55; so many in a row are luck once in a
+thousand: ceil(ln 0.001 / ln 0.55) = 12."""
+MIN_INFORMATIVE_FAIL: Final = 5
+"""Informative positions a fail by distance needs. Single honest positions reach 0.33
+(kaitakuai-experiments, minimax-m27_en, validation-7), so one or two prove nothing."""
+RAW_FAIL_LIMIT: Final = 1 - 0.951
+"""Mean distance that is wrong in raw mode whatever the model: the tightest margin that a network
+has published after calibration (GLM-5.3). Honest rounding noise is 0.0015, int4 0.085; between
+the default pass limit 0.01 and this, an uncalibrated claim is inconclusive."""
+PROCESSED_FAIL_LIMIT: Final = 0.10
+"""The same for processed or unknown mode, per informative position: the loosest published margin.
+Honest MiniMax-M2.7 pairs across GPU kinds reach 0.084 (at 13 informative positions)."""
+FLAT_FAIL_LIMIT: Final = 1 - 0.8616
+"""The same for flat claims: the worst honest similarity on record, word-salad prompts on a live
+fleet (case 51). Unrelated answers lie at 0.18."""
+FLAT_ALTERNATIVES: Final = 2.5
+"""Mean number of alternatives within 1 nat of the best, itself included, from which the
+validator's own distributions make a claim flat. Plain answers of SmolLM2 at
+temperature 0.7 have 1.2 to 2.2; five equally likely alternatives have 5."""
+NEAR_BEST_NATS: Final = 1.0
+"""What "within 1 nat" means: at least 1/e of the best alternative's probability."""
+CEILING_MIN_POSITIONS: Final = 50
+"""From here floor(0.02 N) allows one honest outlier; below, the ceiling only blocks a pass."""
+MASS_TOLERANCE: Final = 1e-3
+"""How far the listed probabilities may sum above 1 (float32 rounding gives 1e-5)."""
+PADDING_SHARE: Final = 0.10
+"""Share of impossible entries on one side, none on the other, that shows two different modes."""
+SCALE_MIN_POSITIONS: Final = 8
+SCALE_SPREAD: Final = 0.02
+SCALE_OFFSET: Final = 0.05
+"""Raw and processed log probabilities at a temperature T differ by the factor 1/T between
+alternatives: named when the median factor is 5 % off 1 and the median deviation from it is below
+2 % on at least 8 positions. Other weights scatter the factor by far more."""

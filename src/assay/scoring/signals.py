@@ -1,0 +1,151 @@
+"""Signals beside the distance: agreement, support, ceiling, entropy and flatness, mode factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from assay.claims.claim import Replay
+from assay.claims.positions import IMPOSSIBLE, Position
+from assay.scoring.arrays import Bools, Floats, ScoreArrays
+from assay.scoring.constants import (
+    CEILING_DISTANCE,
+    CEILING_SHARE,
+    IMPOSSIBLE_WIRE,
+    NEAR_BEST_NATS,
+    PADDING_SHARE,
+    SCALE_MIN_POSITIONS,
+    SCALE_OFFSET,
+    SCALE_SPREAD,
+    SUPPORT_SHARE,
+)
+from assay.scoring.value import claimed_for_replay
+
+
+def first_disagreement(claim: Sequence[Position], replay: Sequence[Position]) -> int | None:
+    """Index of the first position whose tokens differ, ``None`` if there is none in the part that
+    both sides have."""
+    for index, (ours, theirs) in enumerate(zip(claim, replay, strict=False)):
+        if ours.token != theirs.token:
+            return index
+    return None
+
+
+def top1_agreement(arrays: ScoreArrays) -> float:
+    """Share of comparable positions where both sides have the same most likely alternative.
+
+    A tie on the validator's side agrees with any of the tied. NaN with nothing to compare.
+    """
+    rows = arrays.comparable
+    if not rows.any():
+        return math.nan
+    claim = np.where(arrays.claim_possible, arrays.claim_logprobs, -np.inf)
+    replay = np.where(arrays.replay_possible, arrays.replay_logprobs, -np.inf)
+    best = np.take_along_axis(arrays.claim_keys, claim.argmax(axis=1)[:, None], axis=1)
+    is_best = replay == replay.max(axis=1, keepdims=True)
+    agree = ((arrays.replay_keys == best) & is_best).any(axis=1)
+    return float(agree[rows].mean())
+
+
+def entropies(logprobs: Floats, possible: Bools) -> Floats:
+    """Entropy [positions] in nats of the listed alternatives plus the rest as one outcome.
+
+    ``logprobs`` and ``possible`` [positions, k]. A lower bound of the true entropy: the rest is at
+    least one outcome.
+    """
+    chances = np.where(possible, np.exp(np.where(possible, logprobs, 0.0)), 0.0)
+    rest = np.clip(1 - chances.sum(axis=1), 0.0, None)
+    with np.errstate(divide="ignore"):
+        rest_term = np.where(rest > 0, -rest * np.log(np.where(rest > 0, rest, 1.0)), 0.0)
+    return np.asarray(-(chances * np.where(possible, logprobs, 0.0)).sum(axis=1) + rest_term)
+
+
+def near_best(logprobs: Floats, possible: Bools) -> Floats:
+    """Alternatives [positions] within 1 nat of the best one, itself included; 0 without any."""
+    if not logprobs.shape[1]:
+        return np.zeros(len(logprobs))
+    values = np.where(possible, logprobs, -np.inf)
+    best = values.max(axis=1, keepdims=True)
+    return np.asarray((possible & (values >= best - NEAR_BEST_NATS)).sum(axis=1), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many positions break a rule, how many may, and the first of them."""
+
+    count: int
+    allowed: int
+    first: int | None
+
+    @property
+    def exceeded(self) -> bool:
+        return self.count > self.allowed
+
+
+def above_ceiling(distances: Floats) -> Count:
+    """Positions with a distance above 0.30; floor(0.02 N) are allowed (spec replay, section 4)."""
+    places = np.flatnonzero(distances > CEILING_DISTANCE)
+    compared = int(np.isfinite(distances).sum())
+    first = int(places[0]) if len(places) else None
+    return Count(len(places), math.floor(CEILING_SHARE * compared), first)
+
+
+def without_support(replay: Replay, positions: int) -> Count | None:
+    """Positions whose forced token the validator's own sampler could not have drawn.
+
+    max(1, ceil(0.03 N)) are allowed (spec replay, section 4). Taken from the plugin's evidence,
+    which has the processed numbers of a raw replay too, else from a replay in processed mode.
+    ``None`` where neither is there: a raw log probability says nothing about the sampler.
+    """
+    evidence = replay.evidence
+    values: Sequence[float | None]
+    if evidence is not None and len(evidence.logprob_processed) >= positions:
+        values = evidence.logprob_processed[:positions]
+    elif replay.logprobs_mode == "processed_logprobs" and replay.positions is not None:
+        values = [p.logprob for p in replay.positions[:positions]]
+    else:
+        return None
+    places = [index for index, v in enumerate(values) if v is None or v == IMPOSSIBLE]
+    allowed = max(1, math.ceil(SUPPORT_SHARE * positions))
+    return Count(len(places), allowed, places[0] if places else None)
+
+
+def one_sided_padding(arrays: ScoreArrays) -> bool:
+    """True when one side has padding and the other has none: a sampler cut only one of them."""
+    claim_listed, replay_listed = arrays.claim_counts.sum(), arrays.replay_counts.sum()
+    if not claim_listed or not replay_listed:
+        return False
+    claim = 1 - arrays.claim_possible.sum() / claim_listed
+    replay = 1 - arrays.replay_possible.sum() / replay_listed
+    return bool(min(claim, replay) == 0 and max(claim, replay) > PADDING_SHARE)
+
+
+def scale_factor(arrays: ScoreArrays) -> float | None:
+    """The factor between the two sides' differences of alternatives, where it is one and not 1.
+
+    Log probabilities of one model in raw mode and in processed mode at temperature T have
+    ``v_i - v_best = (o_i - o_best) / T`` at every position. The factor only names the mistake
+    (cases 1, 3); nothing is ever rescaled with it. ``None`` where there is no such factor.
+    """
+    claimed, found = claimed_for_replay(arrays)
+    both = found & arrays.replay_possible & (claimed > IMPOSSIBLE_WIRE)
+    rows = both.sum(axis=1) >= 3
+    if rows.sum() < SCALE_MIN_POSITIONS:
+        return None
+    both, claimed, replayed = both[rows], claimed[rows], arrays.replay_logprobs[rows]
+    best = np.where(both, replayed, -np.inf).argmax(axis=1)[:, None]
+    ours = replayed - np.take_along_axis(replayed, best, axis=1)
+    theirs = claimed - np.take_along_axis(claimed, best, axis=1)
+    # Differences below 0.1 nat are mostly rounding noise.
+    usable = both & (np.abs(theirs) > 0.1)
+    if usable.sum() < 2 * SCALE_MIN_POSITIONS:
+        return None
+    factors = ours[usable] / theirs[usable]
+    middle = float(np.median(factors))
+    if middle <= 0 or abs(middle - 1) < SCALE_OFFSET:
+        return None
+    spread = float(np.median(np.abs(factors - middle))) / middle
+    return middle if spread < SCALE_SPREAD else None

@@ -1,0 +1,364 @@
+"""The judgement: a claim and its replay in, pass, fail or inconclusive with reasons out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from assay.claims.account import Known, check_account
+from assay.claims.claim import Claim, LogprobsMode, Replay
+from assay.errors import ClaimError, ReplayError
+from assay.scoring import findings as find
+from assay.scoring.arrays import Floats, ScoreArrays, build_arrays
+from assay.scoring.constants import CEILING_DISTANCE, CEILING_MIN_POSITIONS, FLAT_ALTERNATIVES
+from assay.scoring.decision import (
+    Decision,
+    Limits,
+    choose_limits,
+    decide,
+    informative_positions,
+)
+from assay.scoring.findings import Finding, finding
+from assay.scoring.result import Kind, Outcome, Reason, Verdict
+from assay.scoring.signals import (
+    Count,
+    above_ceiling,
+    entropies,
+    first_disagreement,
+    near_best,
+    top1_agreement,
+    without_support,
+)
+from assay.scoring.value import distances, published_distances, similarity_first, similarity_second
+
+__all__ = [
+    "Kind",
+    "Known",
+    "Outcome",
+    "Reason",
+    "Verdict",
+    "judge",
+    "verdict_on_unreadable_claim",
+    "verdict_on_unreadable_replay",
+    "verdict_without_replay",
+]
+
+KindChoice = Literal["auto", "enforced", "natural"]
+
+CONTENT_CODES = frozenset({"malformed", "position_gap"})
+"""ClaimError codes that an executor's own words cause, so that they count against it."""
+
+_OUTCOMES: dict[bool | None, Outcome] = {True: "pass", False: "fail", None: "inconclusive"}
+
+KEPT_CODES = frozenset({"mode_mismatch", "no_evidence", "prompt_mismatch", "no_token_ids"})
+"""ReplayError codes that say more than "the replay is not available"."""
+
+
+def judge(
+    claim: Claim,
+    replay: Replay,
+    *,
+    threshold: float | None = None,
+    kind: KindChoice = "auto",
+    known: Known | None = None,
+) -> Verdict:
+    """Judge ``claim`` by ``replay``.
+
+    ``threshold`` is the published similarity to exceed; ``None`` picks one (see
+    ``decision.choose_limits``). ``known`` is what the validator knows of the model for the account
+    checks.
+
+    ``kind`` says what the replay is. In an *enforced* replay the validator's engine was made to
+    choose the claimed tokens, so a token or a length that differs counts against the claim. Two
+    *natural* generations of one prompt part sooner or later on honest hardware (case 35): the
+    positions before they part are compared, since they share their context, and the rest proves
+    nothing; the verdict is inconclusive unless that prefix already fails. ``auto`` takes a replay
+    for enforced when the plugin says so (response field ``assay``), when it was made by a replay
+    path of this software, or when it repeats every claimed token; anything else is natural.
+
+    The verdict never passes, and never fails by distance, without a comparison. Raises
+    SettingsError for a threshold outside [0, 1).
+    """
+    settled = _kind(claim, replay, kind)
+    replayed = _replayed_tokens(replay) if settled == "enforced" and replay.positions else None
+    account = check_account(claim, dataclasses.replace(known or Known(), replayed_tokens=replayed))
+    found = find.from_account(account)
+    found += find.unreadable_numbers(claim, replay)
+    found += find.evidence_present(claim, replay)
+    found += find.same_prompt(claim, replay)
+    ours, theirs = claim.positions or (), replay.positions or ()
+    parted = first_disagreement(ours, theirs)
+    found += find.same_spelling(ours, theirs)
+    found += _same_tokens(claim, replay, settled, parted)
+    shared = min(len(ours), len(theirs)) if parted is None else parted
+    raw = "raw_logprobs" in (claim.logprobs_mode, replay.logprobs_mode)
+    found += find.same_k(ours[:shared], theirs[:shared], raw=raw)
+    base: dict[str, Any] = {
+        "claim_positions": None if claim.positions is None else len(ours),
+        "replay_positions": None if replay.positions is None else len(theirs),
+        "kind": settled,
+        "first_disagreement": parted,
+        "account": account,
+        "notes": tuple(f"claim: {w}" for w in claim.warnings)
+        + tuple(f"replay: {w}" for w in replay.warnings),
+    }
+    arrays = build_arrays(ours[:shared], theirs[:shared])
+    usable = not any(f.reason.code in ("not_finite", "spelling_mismatch") for f in found)
+    if not usable or not arrays.comparable.any():
+        if not found:
+            found.append(finding("block", "no_evidence", "no position can be compared"))
+        # The threshold is checked even where nothing can be compared with it.
+        choose_limits(threshold, None, None, flat=False)
+        return _conclude(found, None, base)
+    found += find.is_distribution(claim, replay, arrays)
+    found += find.same_mode(claim, replay, arrays)
+    return _compare(_Pair(claim, replay, arrays, threshold), found, base)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    claim: Claim
+    replay: Replay
+    arrays: ScoreArrays
+    threshold: float | None
+
+    @property
+    def mode(self) -> LogprobsMode | None:
+        return self.replay.logprobs_mode or self.claim.logprobs_mode
+
+    @property
+    def model(self) -> str | None:
+        asked = self.claim.request.get("model")
+        return self.claim.engine.model or (asked if isinstance(asked, str) else None)
+
+
+def _compare(pair: _Pair, found: list[Finding], base: dict[str, Any]) -> Verdict:
+    """The distances and every signal, then the conclusion."""
+    arrays = pair.arrays
+    compared = arrays.take(np.flatnonzero(arrays.comparable))
+    published = published_distances(compared)
+    ours = distances(arrays)
+    informative = informative_positions(arrays, ours)
+    entropy = entropies(arrays.replay_logprobs, arrays.replay_possible)
+    near = near_best(arrays.replay_logprobs, arrays.replay_possible)
+    mean_near = float(near[arrays.comparable].mean())
+    flat = mean_near >= FLAT_ALTERNATIVES
+    limits = choose_limits(pair.threshold, pair.model, pair.mode, flat=flat)
+    similarity = similarity_second(published)
+    decision = decide(ours, informative, similarity, limits)
+    ceiling = above_ceiling(ours)
+    support = without_support(pair.replay, len(arrays))
+    blocked = any(f.effect == "block" for f in found)
+    # A guessed mode, or numbers that cannot be compared, may never count against the claim.
+    fair = not blocked and pair.replay.mode_source != "inferred"
+    found += find.not_constant(arrays, informative)
+    found += _support(support, fair=fair)
+    found += _ceiling(ceiling, len(compared), fair=fair and not flat)
+    if not blocked:
+        found += _by_distance(pair, decision, limits, flat)
+    scores = {
+        "positions": len(compared),
+        "by_distance": None if blocked else _OUTCOMES[decision.outcome],
+        "similarity": similarity,
+        "similarity_v1": similarity_first(compared, published),
+        "top1_agreement": top1_agreement(arrays),
+        "informative_positions": decision.informative,
+        "mean_distance": decision.mean,
+        "pass_limit": limits.pass_limit,
+        "fail_limit": limits.fail_limit,
+        "limits_source": limits.source,
+        "p_pass": decision.p_pass,
+        "p_fail": decision.p_fail,
+        "above_ceiling": ceiling.count,
+        "without_support": None if support is None else support.count,
+        "flat": flat,
+        "mean_entropy": float(entropy[arrays.comparable].mean()),
+        "mean_near_best": mean_near,
+        "distances": _listed(ours),
+        "entropies": _listed(np.where(arrays.comparable, entropy, np.nan)),
+        "near_best": tuple(
+            int(n) if seen else None for n, seen in zip(near, arrays.comparable, strict=True)
+        ),
+    }
+    return _conclude(found, None if blocked else decision.outcome, base | scores)
+
+
+def _listed(values: Floats) -> tuple[float | None, ...]:
+    return tuple(float(value) if math.isfinite(value) else None for value in values)
+
+
+def _conclude(found: list[Finding], by_distance: bool | None, fields: dict[str, Any]) -> Verdict:
+    outcome: Outcome
+    if any(f.effect == "fail" for f in found):
+        outcome = "fail"
+    elif by_distance is True and not found:
+        outcome = "pass"
+    else:
+        outcome = "inconclusive"
+    order = {"fail": 0, "block": 1, "hold": 2}
+    reasons = tuple(f.reason for f in sorted(found, key=lambda f: order[f.effect]))
+    return Verdict(verdict=outcome, reasons=reasons, **fields)
+
+
+def _kind(claim: Claim, replay: Replay, kind: KindChoice) -> Kind:
+    if kind != "auto":
+        return kind
+    if replay.evidence is not None or replay.path != "file":
+        return "enforced"
+    ours, theirs = claim.positions or (), replay.positions or ()
+    whole = len(theirs) >= len(ours) and first_disagreement(ours, theirs) is None
+    return "enforced" if whole else "natural"
+
+
+def _replayed_tokens(replay: Replay) -> int:
+    """Positions of the replay; its usage too, for an end token it could not name (case 9)."""
+    return max(len(replay.positions or ()), replay.usage.completion_tokens or 0)
+
+
+def _same_tokens(claim: Claim, replay: Replay, kind: Kind, parted: int | None) -> list[Finding]:
+    ours, theirs = claim.positions or (), replay.positions or ()
+    if not ours or not theirs:
+        return []
+    found = []
+    enforced = kind == "enforced"
+    if parted is not None:
+        found.append(
+            finding(
+                "fail" if enforced else "hold",
+                "different_tokens",
+                f"different tokens at position {parted}: the claim has {ours[parted].token}, the"
+                f" replay {theirs[parted].token}"
+                + (
+                    ""
+                    if enforced
+                    else "; two free generations part on honest hardware too, so"
+                    f" only the {parted} positions before are compared"
+                ),
+                parted,
+            )
+        )
+    if len(ours) > _replayed_tokens(replay):
+        incomplete = replay.evidence is not None and not replay.evidence.complete
+        found.append(
+            finding(
+                "block" if incomplete else "fail" if enforced else "hold",
+                "replay_incomplete" if incomplete else "different_length",
+                f"the claim has {len(ours)} tokens and the replay {len(theirs)}",
+                len(theirs),
+            )
+        )
+    return found
+
+
+def _support(support: Count | None, *, fair: bool) -> list[Finding]:
+    if support is None or not support.exceeded:
+        return []
+    return [
+        finding(
+            "fail" if fair else "hold",
+            "sampler_support",
+            f"at {support.count} positions the sampler with the claim's own parameters cannot draw"
+            f" the claimed token; {support.allowed} are allowed",
+            support.first,
+        )
+    ]
+
+
+def _ceiling(ceiling: Count, compared: int, *, fair: bool) -> list[Finding]:
+    if not ceiling.exceeded:
+        return []
+    return [
+        finding(
+            "fail" if fair and compared >= CEILING_MIN_POSITIONS else "hold",
+            "ceiling",
+            f"{ceiling.count} positions are farther than {CEILING_DISTANCE} from the replay;"
+            f" {ceiling.allowed} of {compared} are allowed",
+            ceiling.first,
+        )
+    ]
+
+
+def _by_distance(pair: _Pair, decision: Decision, limits: Limits, flat: bool) -> list[Finding]:
+    """The finding that goes with the decision; none when it is a pass."""
+    if decision.outcome is True:
+        return []
+    mean = 0.0 if decision.mean is None else decision.mean
+    about = f"mean distance {mean:.4f} over {decision.informative} informative positions"
+    if decision.outcome is False:
+        message = f"{about}, above the limit {limits.fail_limit:.4f} ({limits.source})"
+        if pair.replay.mode_source == "inferred":
+            return [
+                finding(
+                    "hold",
+                    "mode_inferred",
+                    f"{message}, but the server only guessed the log probability mode (case 53);"
+                    " name it and replay again",
+                )
+            ]
+        return [finding("fail", "similarity_below", message)]
+    if decision.informative == 0:
+        return [
+            finding("hold", "no_evidence", "no position has more than one possible alternative")
+        ]
+    if mean > limits.pass_limit:
+        found = [
+            finding(
+                "hold",
+                "similarity_below",
+                f"{about}, above the pass limit {limits.pass_limit:.4f}, and not clearly above the"
+                f" fail limit {limits.fail_limit:.4f} ({limits.source})",
+            )
+        ]
+        if flat:
+            found.append(
+                finding(
+                    "hold",
+                    "flat_distribution",
+                    "the validator's own distributions are flat here, where honest engines differ"
+                    " most (case 51); the fail limit is wider",
+                )
+            )
+        return found
+    return [
+        finding(
+            "hold",
+            "too_short_to_tell",
+            f"{about} look honest, but so few can by luck (chance"
+            f" {decision.p_pass or 0:.2g} at the pass limit {limits.pass_limit:.4f}); a longer"
+            " claim is needed",
+        )
+    ]
+
+
+def verdict_without_replay(error: ReplayError) -> Verdict:
+    """The verdict when the validator's engine could not replay.
+
+    A refusal that the claim's own content causes counts against it (case 46); an outage or a limit
+    of the validator says nothing about the executor.
+    """
+    if error.blame == "claim":
+        reason = Reason(code="claim_rejected_by_engine", message=str(error))
+        return Verdict(verdict="fail", reasons=(reason,))
+    code = error.code if error.code in KEPT_CODES else "replay_unavailable"
+    return Verdict(
+        verdict="inconclusive", reasons=(Reason(code=code, message=f"{error.code}: {error}"),)
+    )
+
+
+def verdict_on_unreadable_claim(error: ClaimError) -> Verdict:
+    """The verdict on a body that is no claim: a fail where its content breaks the protocol
+    (``malformed``, ``position_gap``: case 27), inconclusive where nothing was claimed at all."""
+    outcome: Outcome = "fail" if error.code in CONTENT_CODES else "inconclusive"
+    return Verdict(verdict=outcome, reasons=(Reason(code=error.code, message=str(error)),))
+
+
+def verdict_on_unreadable_replay(error: ClaimError) -> Verdict:
+    """A broken answer of the validator's own engine decides nothing."""
+    message = f"the replay cannot be read: {error}"
+    return Verdict(
+        verdict="inconclusive", reasons=(Reason(code="replay_unavailable", message=message),)
+    )
