@@ -53,3 +53,14 @@ def vllm_log() -> Iterator[Records]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_compiling() -> Iterator[None]:
+    """Stock code compiles one small counting function, 10 s here; run it as written instead."""
+    import torch
+
+    before = torch._dynamo.config.disable
+    torch._dynamo.config.disable = True
+    yield
+    torch._dynamo.config.disable = before

@@ -15,9 +15,13 @@ import torch
 from tests.plugin.v1_batch import (
     PROCESSED,
     RAW,
+    SHAPED,
+    TOP,
+    TOPS,
     VOCAB,
     Row,
     metadata,
+    mixed,
     ours,
     random_logits,
     stock,
@@ -26,53 +30,6 @@ from tests.plugin.v1_batch import (
 from vllm.v1.sample.sampler import Sampler
 
 from assay.plugin.sampler_v1 import AssaySamplerV1, row_book
-
-TOPS = 5
-TOP = {"logprobs": TOPS}
-SHAPED = {
-    "temperature": 0.7,
-    "top_k": 20,
-    "top_p": 0.9,
-    "min_p": 0.01,
-    "repetition_penalty": 1.2,
-    "frequency_penalty": 0.4,
-    "presence_penalty": 0.3,
-    "logit_bias": {9: 3.0, 11: -100.0},
-}
-
-
-def mixed(top: dict[str, Any] = TOP) -> list[Row]:
-    """Every kind of row in one batch."""
-    return [
-        Row({"seed": 1, **top}),
-        Row({"seed": 2, **top}, trace=(40, 41), key="a"),
-        Row(
-            {"seed": 3, **SHAPED, **top},
-            outputs=(9, 12),
-            trace=(9, 12, 50, 51),
-            mode=PROCESSED,
-            key="b",
-        ),
-        Row({"seed": 4, **SHAPED, **top}, outputs=(9,), mode=PROCESSED),
-        Row({"temperature": 0.0, **top}),
-        Row({"temperature": 0.0, **top}, trace=(60,), mode=PROCESSED, key="c"),
-        Row(
-            {"seed": 7, "allowed_token_ids": [10, 20, 30], **top},
-            trace=(20,),
-            mode=PROCESSED,
-            key="d",
-        ),
-        Row({"seed": 8, "allowed_token_ids": [10, 20, 30], **top}, trace=(21,), key="e"),
-        Row({"seed": 9, "min_tokens": 3, "bad_words": [], **top}, outputs=(5,), mode=RAW),
-        Row({"seed": 10, **SHAPED, **top}, outputs=(9, 12), trace=(9, 12), key="f"),
-        Row(
-            {"seed": 11, "temperature": 1.3, **top},
-            outputs=(1, 2, 3),
-            trace=(1, 2, 3),
-            mode=PROCESSED,
-        ),
-        Row({"seed": 12, **SHAPED, **top}),
-    ]
 
 
 def mode_of(row: Row, deployment: str) -> str:
