@@ -46,7 +46,7 @@ class Known:
     replayed_tokens: int | None = None
 
 
-def check_account(claim: Claim, known: Known = Known()) -> tuple[Check, ...]:
+def check_account(claim: Claim, known: Known) -> tuple[Check, ...]:
     """Every account check, in a fixed order; none of them needs an engine or a tokenizer."""
     return (
         _output_count(claim),
@@ -210,9 +210,7 @@ def _prompt_ids(claim: Claim) -> Check:
     """Ids the caller sent must be the ids the server says it ran."""
     name, code = "prompt_ids", "prompt_mismatch"
     if claim.prompt.token_ids is None:
-        return _unknown(
-            name, code, "the claim has no prompt ids; its prompt is rendered again"
-        )
+        return _unknown(name, code, "the claim has no prompt ids; its prompt is rendered again")
     sent = claim.request.get("prompt")
     if isinstance(sent, list) and len(sent) == 1 and isinstance(sent[0], list):
         sent = sent[0]

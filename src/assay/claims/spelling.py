@@ -92,7 +92,7 @@ def _entries(positions: Sequence[RawPosition]) -> Iterable[RawEntry]:
 
 def _proof_of_ids(named: Sequence[RawPosition], entries: Sequence[RawEntry]) -> str | None:
     for entry in entries:
-        if entry.token.startswith(PREFIX):
+        if entry.token.startswith(PREFIX) and parse_id(entry.token) is not None:
             return f"{entry.path} is {entry.token!r}"
     for position in named:
         chosen = position.chosen
