@@ -1,4 +1,4 @@
-"""The three-valued verdict; F27, F28, F55, F85 of other implementations do not return here."""
+"""The three-valued verdict; F27, F28 and F55 (what is missing or broken never counts as fine)."""
 
 from __future__ import annotations
 
