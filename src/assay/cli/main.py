@@ -82,3 +82,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def main() -> None:
     """Entry point of the console script."""
     sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ Server = Annotated[
 ]
 ApiKey = Annotated[
     str | None,
-    typer.Option("--api-key", help="Key of the server. Default: environment variable ASSAY_API_KEY."),
+    typer.Option("--api-key", help="Key of the server. Default: the setting ASSAY_API_KEY."),
 ]
 Concurrency = Annotated[
     int | None,
@@ -38,4 +38,3 @@ def request_mode(text: str | None) -> LogprobsMode | None:
     if text is None or text in REQUEST_MODES:
         return cast(LogprobsMode | None, text)
     raise SettingsError(f"--logprobs-mode {text}: expected one of {', '.join(REQUEST_MODES)}")
-

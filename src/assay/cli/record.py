@@ -23,6 +23,7 @@ from assay.settings import client_settings
 
 
 def record(
+    *,
     server: Server,
     prompts: Annotated[
         Path,

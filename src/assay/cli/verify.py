@@ -15,6 +15,7 @@ from assay.claims.jsonl import read_claims
 from assay.cli.console import print_json, progress, stderr, stdout
 from assay.cli.exits import exit_code
 from assay.cli.options import ApiKey, Concurrency, Json, Mode, Server, request_mode
+from assay.errors import ClaimError
 from assay.replay.client import HttpEngineClient
 from assay.replay.identity import ServerIdentity, identify
 from assay.replay.request import ReplayOptions
@@ -27,6 +28,7 @@ from assay.store.results_file import ResultsFile, read_results
 
 def verify(
     claims_file: Annotated[Path, typer.Argument(metavar="CLAIMS", help="Claims (JSON lines).")],
+    *,
     server: Server,
     output: Annotated[
         Path | None,
@@ -70,7 +72,10 @@ def verify(
     the command again goes on where it stopped; claims already decided are not replayed.
     """
     settings = client_settings()
-    claims = read_claims(claims_file)
+    try:
+        claims = read_claims(claims_file)
+    except OSError as error:
+        raise ClaimError(f"cannot read claims from {claims_file}: {error.strerror}") from error
     where = output or claims_file.with_suffix(".results.jsonl")
     options = VerifyOptions(
         replay=ReplayOptions(
@@ -86,7 +91,15 @@ def verify(
     )
     database = str(where.parent / "assay.db") if store is None else store
     results, skipped = asyncio.run(
-        run_verification(server, claims, options, settings, where, database or None, api_key)
+        run_verification(
+            server,
+            claims,
+            options,
+            settings=settings,
+            output=where,
+            store=database or None,
+            api_key=api_key,
+        )
     )
     if json_output:
         print_json(summary(results, skipped=skipped, output=where, store=database or None))
@@ -102,6 +115,7 @@ async def run_verification(
     server: str,
     claims: list[Claim],
     options: VerifyOptions,
+    *,
     settings: ClientSettings,
     output: Path,
     store: str | None,
@@ -121,16 +135,17 @@ async def run_verification(
                     f"{output}: a half-written line of {file.cut_bytes} bytes was dropped",
                     markup=False,
                 )
-            return await _verify_into(file, store, client, identity, claims, options)
+            return await _verify_into(client, identity, claims, options, file=file, store=store)
 
 
 async def _verify_into(
-    file: ResultsFile,
-    store: str | None,
     client: HttpEngineClient,
     identity: ServerIdentity,
     claims: list[Claim],
     options: VerifyOptions,
+    *,
+    file: ResultsFile,
+    store: str | None,
 ) -> tuple[list[VerifyResult], int]:
     wanted = {result_key(claim, identity, options): claim for claim in claims}
     decided = {
@@ -191,7 +206,9 @@ def summary(
                 "similarity": result.verdict.similarity,
                 "similarity_v1": result.verdict.similarity_v1,
                 "top1_agreement": result.verdict.top1_agreement,
+                "mean_distance": result.verdict.mean_distance,
                 "blame": result.blame,
+                "failure": result.failure,
                 "notes": [note.model_dump() for note in result.notes],
             }
             for result in results
@@ -208,6 +225,7 @@ def print_results(results: list[VerifyResult], title: str | None = None) -> None
     table.add_column("claim", overflow="ellipsis", max_width=24)
     table.add_column("verdict")
     table.add_column("tokens", justify="right")
+    table.add_column("distance", justify="right")
     table.add_column("similarity", justify="right")
     table.add_column("why", overflow="fold")
     for result in results:
@@ -216,6 +234,7 @@ def print_results(results: list[VerifyResult], title: str | None = None) -> None
             _plain(result.claim.id),
             f"[{COLOURS[verdict.verdict]}]{verdict.verdict}[/]",
             str(verdict.positions),
+            "" if verdict.mean_distance is None else f"{verdict.mean_distance:.4f}",
             "" if verdict.similarity is None else f"{verdict.similarity:.4f}",
             _plain("; ".join(reason.message for reason in verdict.reasons[:2])),
         )

@@ -34,11 +34,15 @@ class EngineClient(Protocol):
     with an error status is returned, not raised, so that the caller can say whose fault it is.
     """
 
-    async def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> EngineReply:
+    async def send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> EngineReply:
         """One request, one whole answer."""
         ...
 
-    async def send_stream(self, path: str, body: Mapping[str, Any]) -> tuple[EngineReply, list[str]]:
+    async def send_stream(
+        self, path: str, body: Mapping[str, Any]
+    ) -> tuple[EngineReply, list[str]]:
         """One POST whose answer is server-sent events: the reply (empty body on 200) and lines."""
         ...
 
@@ -83,7 +87,9 @@ class HttpEngineClient:
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> EngineReply:
+    async def send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> EngineReply:
         try:
             answer = await self._http.request(
                 method, path, content=_encode(body), headers=_JSON if body is not None else None
@@ -92,7 +98,9 @@ class HttpEngineClient:
             raise self._unanswered(error, path) from error
         return EngineReply(answer.status_code, answer.content, _lower(answer.headers))
 
-    async def send_stream(self, path: str, body: Mapping[str, Any]) -> tuple[EngineReply, list[str]]:
+    async def send_stream(
+        self, path: str, body: Mapping[str, Any]
+    ) -> tuple[EngineReply, list[str]]:
         try:
             async with self._http.stream(
                 "POST", path, content=_encode(body), headers=_JSON

@@ -11,7 +11,13 @@ from assay.errors import ClaimError, ReplayError
 from assay.replay.client import EngineClient
 from assay.replay.failures import with_retries
 from assay.replay.identity import ServerIdentity
-from assay.replay.request import Note, ReplayOptions, ReplayRequest, build_replay_request
+from assay.replay.request import (
+    DEFAULT_OPTIONS,
+    Note,
+    ReplayOptions,
+    ReplayRequest,
+    build_replay_request,
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ async def replay_by_decode(
     client: EngineClient,
     server: ServerIdentity,
     claim: Claim,
-    options: ReplayOptions = ReplayOptions(),
+    options: ReplayOptions = DEFAULT_OPTIONS,
     *,
     retries: int = 0,
 ) -> DecodeRun:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,9 @@ class RecordOptions:
     retries: int = 0
 
 
-def record_request(prompt: PromptLine, server: ServerIdentity, options: RecordOptions) -> dict[str, Any]:
+def record_request(
+    prompt: PromptLine, server: ServerIdentity, options: RecordOptions
+) -> dict[str, Any]:
     """The body to send for one prompt, without ``stream``."""
     body = dict(prompt.body)
     body.pop("stream", None)
@@ -109,9 +111,7 @@ async def _ask(
     client: EngineClient, path: str, body: dict[str, Any], options: RecordOptions
 ) -> Claim:
     if not options.stream:
-        reply = await with_retries(
-            lambda: client.send("POST", path, body), retries=options.retries
-        )
+        reply = await with_retries(lambda: client.send("POST", path, body), retries=options.retries)
         return read_response(reply.body, body)
     streamed = body | {"stream": True, "stream_options": {"include_usage": True}}
     reply, lines = await client.send_stream(path, streamed)
@@ -138,10 +138,8 @@ def _refuse_without_ids(claim: Claim) -> None:
 def _with_identity(claim: Claim, server: ServerIdentity, options: RecordOptions) -> Claim:
     """Add what the server says of itself, and the log probability mode with where it is from."""
     warnings = claim.warnings
-    asked = claim.request.get("logprobs_mode")
     if server.has_plugin:
-        mode = options.logprobs_mode if asked is not None else server.mode
-        mode = claim.logprobs_mode or mode
+        mode = claim.logprobs_mode or server.mode
     else:
         mode = options.logprobs_mode
         warnings += (
@@ -164,7 +162,7 @@ async def record_all(
     server: ServerIdentity,
     prompts: Sequence[PromptLine],
     options: RecordOptions,
-) -> AsyncIterator[Claim | ClaimError]:
+) -> AsyncGenerator[Claim | ClaimError, None]:
     """Claims in the order of ``prompts``, up to ``options.concurrency`` requests in flight.
 
     An answer that is no evidence comes back as its ClaimError and the rest goes on; a server that

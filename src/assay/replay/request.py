@@ -99,7 +99,10 @@ class ReplayOptions:
     as_model: str | None = None
 
 
-def build_replay_request(claim: Claim, options: ReplayOptions = ReplayOptions()) -> ReplayRequest:
+DEFAULT_OPTIONS = ReplayOptions()
+
+
+def build_replay_request(claim: Claim, options: ReplayOptions = DEFAULT_OPTIONS) -> ReplayRequest:
     """The replay request of ``claim``.
 
     Raises ReplayError with blame ``claim`` for claims no engine could run, and with blame
@@ -147,13 +150,12 @@ def _one_choice(body: dict[str, Any], notes: list[Note]) -> None:
 
 def _asks(name: str, value: object) -> bool:
     """True when ``value`` asked for more than one plain choice."""
-    plain = 1 if name in ("n", "best_of") else False
-    return value is not None and value is not False and value != plain
+    if name in ("n", "best_of"):
+        return value is not None and value != 1
+    return value is not None and value is not False
 
 
-def _prompt(
-    claim: Claim, body: dict[str, Any], options: ReplayOptions, notes: list[Note]
-) -> str:
+def _prompt(claim: Claim, body: dict[str, Any], options: ReplayOptions, notes: list[Note]) -> str:
     """Put the prompt into ``body`` and return the route."""
     prompt = claim.prompt
     if prompt.token_ids is None:

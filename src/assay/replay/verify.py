@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from assay.claims.claim import Claim
-from assay.errors import ReplayError
+from assay.errors import AssayError, ReplayError
 from assay.replay.client import EngineClient
 from assay.replay.decode import DecodeRun, replay_by_decode
 from assay.replay.identity import ServerIdentity
-from assay.replay.request import ReplayOptions
-from assay.scoring.verdict import Reason, Verdict, judge
+from assay.replay.request import DEFAULT_OPTIONS, ReplayOptions
+from assay.scoring.result import Verdict
+from assay.scoring.verdict import Known, judge, verdict_without_replay
 from assay.store.result import ResultNote, VerifyResult, claim_digest, options_digest
 
 Key = tuple[str, str, str, str]
@@ -24,7 +25,7 @@ Key = tuple[str, str, str, str]
 class VerifyOptions:
     """How to verify. ``threshold`` ``None`` is the default of ``assay.scoring``."""
 
-    replay: ReplayOptions = ReplayOptions()
+    replay: ReplayOptions = DEFAULT_OPTIONS
     threshold: float | None = None
     label: str = ""
     concurrency: int = 8
@@ -76,7 +77,7 @@ async def verify_one(
     failure: ReplayError | None = None
     try:
         run = await replay_by_decode(client, server, claim, options.replay, retries=options.retries)
-        verdict = _judge(claim, run, options)
+        verdict = _judge(claim, run, server, options)
     except ReplayError as error:
         failure, verdict = error, verdict_without_replay(error)
     blame = None if failure is None else "claim" if failure.blame == "claim" else "validator"
@@ -89,6 +90,7 @@ async def verify_one(
         verdict=verdict,
         replay=None if run is None else run.replay,
         blame=blame,
+        failure=None if failure is None else failure.code,
         notes=()
         if run is None
         else tuple(ResultNote(code=note.code, message=note.message) for note in run.notes),
@@ -98,19 +100,10 @@ async def verify_one(
     )
 
 
-def _judge(claim: Claim, run: DecodeRun, options: VerifyOptions) -> Verdict:
-    if options.threshold is None:
-        return judge(claim, run.replay)
-    return judge(claim, run.replay, threshold=options.threshold)
-
-
-def verdict_without_replay(error: ReplayError) -> Verdict:
-    """No comparison was made, so it is never a pass; a fail only where the executor is to blame."""
-    return Verdict(
-        verdict="fail" if error.blame == "claim" else "inconclusive",
-        reasons=(Reason(code=error.code, message=str(error)),),
-        positions=0,
-    )
+def _judge(claim: Claim, run: DecodeRun, server: ServerIdentity, options: VerifyOptions) -> Verdict:
+    # The validator's own context length is not passed on: an executor may have a larger one.
+    known = Known(vocab_size=server.vocab_size)
+    return judge(claim, run.replay, threshold=options.threshold, kind="enforced", known=known)
 
 
 async def verify_all(
@@ -140,9 +133,16 @@ async def verify_all(
             if _is_outage(result) and not await _answers(client):
                 stop.set()
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(options.concurrency):
-            group.create_task(worker())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(options.concurrency):
+                group.create_task(worker())
+    except ExceptionGroup as failures:
+        # A full disk or a refused row in on_result: one clear error instead of a group.
+        known = failures.subgroup(AssayError)
+        if known is None:
+            raise
+        raise known.exceptions[0] from failures
     if stop.is_set():
         raise ReplayError(
             "the validator's server stopped answering; results so far are kept, run the same"
@@ -153,9 +153,7 @@ async def verify_all(
 
 
 def _is_outage(result: VerifyResult) -> bool:
-    return result.blame == "validator" and any(
-        reason.code.startswith("validator_") for reason in result.verdict.reasons
-    )
+    return result.blame == "validator" and (result.failure or "").startswith("validator_")
 
 
 async def _answers(client: EngineClient) -> bool:

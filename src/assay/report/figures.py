@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,12 +47,17 @@ def _claims(groups: Mapping[str, Sequence[VerifyResult]]) -> go.Figure:
                     "symbol": [symbols[result.verdict.verdict] for result in known],
                     "line": {"width": 1.5},
                 },
-                text=[
-                    f"{_name(result.claim.id)}: {result.verdict.verdict}" for result in known
-                ],
+                text=[f"{_name(result.claim.id)}: {result.verdict.verdict}" for result in known],
                 hovertemplate="%{text}<br>mean distance %{x:.5f}<extra></extra>",
             )
         )
+    for limit, name in _limits(groups):
+        figure.add_vline(x=limit, line={"color": "#5b6675", "dash": "dot", "width": 1.5})
+        figure.add_annotation(
+            x=float(np.log10(limit)), y=1.0, yref="paper", yanchor="bottom", text=name,
+            showarrow=False, font={"size": 11, "color": "#5b6675"},
+            xanchor="right" if name.startswith("pass") else "left",
+        )  # fmt: skip
     names = [_name(label) for label in groups]
     figure.update_layout(
         _layout("mean distance of a claim"),
@@ -96,7 +102,7 @@ def _tokens(groups: Mapping[str, Sequence[VerifyResult]]) -> go.Figure:
 
 
 def _layout(title: str) -> dict[str, Any]:
-    ticks = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 0.5]
+    ticks = {1e-6: "≤10⁻⁶", 1e-5: "10⁻⁵", 1e-4: "10⁻⁴", 1e-3: "0.001", 1e-2: "0.01", 1e-1: "0.1"}
     return {
         "template": "plotly_white",
         "margin": {"l": 60, "r": 16, "t": 36, "b": 48},
@@ -105,8 +111,9 @@ def _layout(title: str) -> dict[str, Any]:
             "type": "log",
             "title": {"text": title},
             "range": [float(np.log10(FLOOR)) - 0.2, float(np.log10(MOST)) + 0.1],
-            "tickvals": ticks,
-            "ticktext": ["≤ 0.000001", "0.00001", "0.0001", "0.001", "0.01", "0.1", "0.5"],
+            "tickvals": list(ticks),
+            "ticktext": list(ticks.values()),
+            "tickangle": 0,
         },
     }
 
@@ -116,7 +123,20 @@ def _finite(result: VerifyResult) -> list[float]:
 
 
 def _mean(result: VerifyResult) -> float:
-    return float(np.mean(_finite(result)))
+    """The mean that the verdict was decided by, where it was decided by one."""
+    mean = result.verdict.mean_distance
+    return float(np.mean(_finite(result))) if mean is None else mean
+
+
+def _limits(groups: Mapping[str, Sequence[VerifyResult]]) -> list[tuple[float, str]]:
+    """The limits that most claims were held against; flat ones have a wider fail limit."""
+    verdicts = [result.verdict for results in groups.values() for result in results]
+    lines = []
+    for name, field in (("pass below ", "pass_limit"), (" fail above", "fail_limit")):
+        values = Counter(value for v in verdicts if (value := getattr(v, field)) is not None)
+        if values:
+            lines.append((values.most_common(1)[0][0], name))
+    return lines
 
 
 def _lane(index: int, place: int, count: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from assay.claims.claim import Claim
 from assay.claims.positions import Position, TokenKey
 from assay.report.texts import escaped, shown
 from assay.store.result import VerifyResult
@@ -43,15 +44,24 @@ def _css(rgb: tuple[int, ...]) -> str:
 def strip_html(result: VerifyResult, key: str, *, is_open: bool) -> str:
     """The strip of one result as a ``details`` element; its tokens point into ``strip_data``."""
     verdict = result.verdict
-    similarity = "" if verdict.similarity is None else f", similarity {verdict.similarity:.4f}"
+    mean = "" if verdict.mean_distance is None else f", mean distance {verdict.mean_distance:.4f}"
     tokens = "".join(_token(result, index) for index in range(len(result.claim.positions or ())))
     return (
         f'<details class="strip" id="{escaped(key)}"{" open" if is_open else ""}><summary>'
         f'<span class="badge {verdict.verdict}">{verdict.verdict}</span> '
         f"{escaped(result.label)} <code>{escaped(result.claim.id)}</code>"
-        f' <span class="mark">{verdict.positions} tokens{similarity}</span></summary>'
+        f' <span class="mark">{verdict.positions} tokens{mean}</span>'
+        f' <span class="asked">{escaped(question(result.claim))}</span></summary>'
         f'<div class="text" dir="auto" data-strip="{escaped(key)}">{tokens}</div></details>'
     )
+
+
+def question(claim: Claim, longest: int = 70) -> str:
+    """The start of what was asked last, for people to recognise a claim by."""
+    users = [m for m in claim.prompt.messages or () if m.get("role") == "user"]
+    content = users[-1].get("content") if users else claim.prompt.text
+    text = " ".join(content.split()) if isinstance(content, str) else ""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def strip_data(result: VerifyResult) -> list[dict[str, Any]]:
@@ -75,7 +85,12 @@ def _token(result: VerifyResult, index: int) -> str:
     text = result.token_texts[index] if index < len(result.token_texts) else None
     other = " other" if _other_best(result, index) else ""
     positions = result.claim.positions or ()
-    body = _visible_text(text) if text else f'<span class="id">{_id(positions[index].token)} </span>'
+    if text:
+        body = _visible_text(text)
+    elif text == "":  # part of a character that a later token completes
+        body = '<span class="mark">·</span>'
+    else:
+        body = f'<span class="id">{_id(positions[index].token)} </span>'
     return (
         f'<span class="t{other}" data-i="{index}" style="background:{background};color:{ink}">'
         f"{body}</span>"

@@ -12,14 +12,16 @@ from plotly.offline import get_plotlyjs
 
 from assay import __version__
 from assay.report.figures import figures
-from assay.report.heat import gradient, strip_data, strip_html
+from assay.report.heat import gradient, question, strip_data, strip_html
 from assay.report.texts import escaped, script_json
 from assay.report.words import LIMITS, explain
+from assay.scoring.result import Verdict
 from assay.store.result import VerifyResult
 
 MOST_STRIPS = 60
 """Heat strips in one report, worst claims first: each is hundreds of elements."""
-_ORDER = {"fail": 0, "inconclusive": 1, "pass": 2}
+_WORST_FIRST = {"fail": 0, "inconclusive": 1, "pass": 2}
+_VERDICTS = ("pass", "fail", "inconclusive")
 
 
 def render(results: Sequence[VerifyResult], title: str = "assay report") -> str:
@@ -83,14 +85,14 @@ def _card(label: str, group: Sequence[VerifyResult]) -> str:
     counts = Counter(result.verdict.verdict for result in group)
     parts = "".join(
         f'<span class="{name if counts[name] else "zero"}"><b>{counts[name]}</b>{name}</span>'
-        for name in _ORDER
+        for name in _VERDICTS
     )
     return f'<div class="card"><h3>{escaped(label)}</h3><div class="tally">{parts}</div></div>'
 
 
 def _filters(labels: Sequence[str]) -> str:
     choices = [("", "all"), *((label, label) for label in labels if len(labels) > 1)]
-    choices += [(name, name) for name in _ORDER]
+    choices += [(name, name) for name in _VERDICTS]
     buttons = "".join(
         f'<button type="button" data-filter="{escaped(value)}"'
         f' aria-pressed="{"true" if value == "" else "false"}">{escaped(text)}</button>'
@@ -113,12 +115,24 @@ def _row(result: VerifyResult, strip: str | None) -> str:
     )
     return (
         f'<tr data-label="{escaped(result.label)}" data-verdict="{verdict.verdict}">'
-        f'<td>{escaped(result.label)}</td><td class="id" title="{name}">{link}</td>'
+        f'<td class="label">{escaped(result.label)}</td><td class="id" title="{name}">{link}'
+        f'<div class="asked" dir="auto">{escaped(question(result.claim))}</div></td>'
         f'<td><span class="badge {verdict.verdict}">{verdict.verdict}</span></td>'
         f'<td class="num">{verdict.positions}</td>'
+        f'<td class="num" title="{_limits(verdict)}">{_number(verdict.mean_distance, ".4f")}</td>'
         f'<td class="num">{_number(verdict.similarity, ".4f")}</td>'
         f'<td class="num">{_number(verdict.top1_agreement, ".1%")}</td>'
         f'<td class="why">{reasons}{notes}</td></tr>'
+    )
+
+
+def _limits(verdict: Verdict) -> str:
+    """What the mean distance was held against, for the tooltip of the cell."""
+    if verdict.pass_limit is None or verdict.fail_limit is None:
+        return ""
+    return escaped(
+        f"over {verdict.informative_positions} informative positions; pass limit"
+        f" {verdict.pass_limit:.4f}, fail limit {verdict.fail_limit:.4f} ({verdict.limits_source})"
     )
 
 
@@ -131,8 +145,8 @@ def _with_strips(results: Sequence[VerifyResult]) -> list[VerifyResult]:
     drawable = [result for result in results if result.claim.positions]
     drawable.sort(
         key=lambda result: (
-            _ORDER[result.verdict.verdict],
-            1.0 if result.verdict.similarity is None else result.verdict.similarity,
+            _WORST_FIRST[result.verdict.verdict],
+            -(result.verdict.mean_distance or 0.0),
         )
     )
     return drawable[:MOST_STRIPS]
@@ -157,9 +171,7 @@ def _glossary(results: Sequence[VerifyResult]) -> str:
     codes = {reason.code for result in results for reason in result.verdict.reasons}
     codes |= {note.code for result in results for note in result.notes}
     known = [(code, explain(code)) for code in sorted(codes)]
-    entries = [
-        f"<dt>{escaped(code)}</dt><dd>{escaped(text)}</dd>" for code, text in known if text
-    ]
+    entries = [f"<dt>{escaped(code)}</dt><dd>{escaped(text)}</dd>" for code, text in known if text]
     return "".join(entries) or "<dd>No reason was given: every claim passed without remark.</dd>"
 
 

@@ -9,7 +9,18 @@ WORDS: dict[str, str] = {
     "different_tokens": "The replay contains other tokens than the claim at some position.",
     "different_length": "The claim has more tokens than the replay.",
     "prompt_mismatch": "Claim and validator do not have the same prompt tokens: another system"
-    " prompt, template or tokenizer.",
+    " prompt, template or tokenizer. The distributions cannot be compared.",
+    "spelling_mismatch": "One side names tokens by id and the other by text; they cannot be"
+    " compared.",
+    "one_sided_evidence": "Only one side has log probabilities. An executor that leaves them out"
+    " hides what it ran.",
+    "not_finite": "A log probability is no number.",
+    "not_a_distribution": "The claimed probabilities of a position do not fit together.",
+    "not_constant": "The claimed numbers repeat in a way no engine's do.",
+    "mode_inferred": "The distances are large, but the server only guessed the log probability"
+    " mode; name it and replay again.",
+    "flat_distribution": "The validator's own distributions are flat here: many tokens are about"
+    " as likely. Honest engines differ most at such places.",
     "sampler_support": "The claim chose tokens that its own sampling parameters forbid.",
     "ceiling": "Too many single tokens are far off, even if the mean is not.",
     "mode_mismatch": "Claim and replay are in different log probability modes; there is no honest"
@@ -18,6 +29,16 @@ WORDS: dict[str, str] = {
     "malformed": "The claim holds something no engine produces, such as an id outside the"
     " vocabulary.",
     "inflated": "The claim bills more tokens than it contains.",
+    "position_gap": "The log probabilities do not cover all tokens the claim counts.",
+    "out_of_vocabulary": "The claim contains an id that the model does not have.",
+    "over_max_tokens": "The answer is longer than the request allowed.",
+    "false_finish_reason": "The claim gives a reason for its end that its tokens contradict.",
+    "tokens_after_end": "The claim goes on after the model's end token.",
+    "prompt_count": "The claim bills another number of prompt tokens than it shows.",
+    "claim_rejected_by_engine": "The validator's engine refused the claimed tokens: no engine"
+    " produces them.",
+    "replay_unavailable": "The validator could not replay the claim; says nothing about the"
+    " executor.",
     "no_evidence": "There is nothing to compare: no log probabilities, or only padding.",
     "too_short_to_tell": "Too few tokens: an honest and a cheating executor look alike at this"
     " length.",

@@ -9,7 +9,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, Row, create_engine, delete, event, inspect, insert, select
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Row,
+    create_engine,
+    delete,
+    event,
+    insert,
+    inspect,
+    select,
+)
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 
@@ -107,7 +117,11 @@ def _engine(url: str) -> Engine:
         parsed = make_url(url)
         engine = create_engine(parsed)
     except (ArgumentError, NoSuchModuleError) as error:
-        raise StoreError(f"not a database URL: {url!r}: {error}") from error
+        # The text of a URL that cannot be read may hold a password anywhere: only its scheme is shown.
+        raise StoreError(
+            f"--store {url.partition('://')[0]}://...: not a database URL that SQLAlchemy knows;"
+            " give the path of a SQLite file or a URL such as postgresql+psycopg://host/name"
+        ) from error
     except ModuleNotFoundError as error:
         raise StoreError(
             f"the driver of {_shown(url)} is not installed: pip install {error.name}"
@@ -152,9 +166,7 @@ def _prepare(connection: Connection) -> None:
     while version < STORE_VERSION:
         MIGRATIONS[version](connection)
         version += 1
-        connection.execute(
-            meta.update().where(meta.c.name == "version").values(value=str(version))
-        )
+        connection.execute(meta.update().where(meta.c.name == "version").values(value=str(version)))
 
 
 def _add_claim(connection: Connection, result: VerifyResult) -> None:

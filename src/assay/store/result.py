@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from assay.claims.claim import Claim, Replay
-from assay.scoring.verdict import Verdict
+from assay.scoring.result import Verdict
 
 RESULT_SCHEMA_VERSION = 1
 """Raised when a field changes meaning; readers refuse versions they do not know."""
@@ -30,7 +30,8 @@ class VerifyResult(BaseModel):
 
     ``label`` groups results in a report (an executor, a file). ``replay`` is ``None`` when no
     replay was made; ``blame`` then says why: ``claim`` (no engine accepts it) or ``validator``
-    (outage or limit; such a result is inconclusive, and is tried again on the next run).
+    (outage or limit; such a result is inconclusive, and is tried again on the next run), and
+    ``failure`` is the code of the ReplayError.
     ``token_texts`` are for people to read only. ``seconds`` is the wall time of the replay.
     """
 
@@ -45,6 +46,7 @@ class VerifyResult(BaseModel):
     verdict: Verdict
     replay: Replay | None = None
     blame: Literal["claim", "validator"] | None = None
+    failure: str | None = None
     notes: tuple[ResultNote, ...] = ()
     token_texts: tuple[str | None, ...] = ()
     decided_at: datetime
