@@ -8,14 +8,18 @@ listed in ``surfaces.py``. Any doubt raises, and the server does not start.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from typing import Any
 
 import vllm
 
+from assay import __version__
 from assay.plugin import surfaces
 from assay.plugin.constants import RING_CHUNKS_SETTING, TRACE_ARG
 from assay.plugin.ring import parse_chunks, sized_ring
+
+logger = logging.getLogger("vllm.assay")
 
 
 def register() -> None:
@@ -27,6 +31,8 @@ def register() -> None:
     _install_stopping(stock)
     _install_grammar(stock)
     _install_ring(stock)
+    # One line a process: who reads the log sees that none was left out (case 37).
+    logger.info("assay %s installed in process %d", __version__, os.getpid())
 
 
 def _install_v1(stock: dict[str, Any]) -> None:
