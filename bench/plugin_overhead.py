@@ -1,0 +1,167 @@
+"""What the plugin costs ordinary traffic: tokens/s with it and without it, and the sampler alone.
+
+    python bench/plugin_overhead.py servers --model FOLDER [--rounds 8]
+    python bench/plugin_overhead.py sampler [--rounds 60]
+
+``servers`` starts two Model Runner V1 servers that differ in the plugin only, and sends both the
+same greedy requests, in turns and in changing order, so that a machine that gets slower meets both
+alike; other work on the machine still adds noise. ``sampler`` times ``Sampler.forward`` of V1 on a
+[32, 49152] batch, stock against ours, without a request of ours in it. Both print the median of the
+paired ratios; the target for servers is 0.99 of the stock rate (issue 2).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+TARGET = 0.99
+BATCH, VOCAB = 32, 49_152
+
+
+def paired(first: Callable[[], float], second: Callable[[], float], rounds: int) -> list[float]:
+    """``second / first`` of each round; who goes first changes from round to round."""
+    ratios = []
+    for number in range(rounds):
+        if number % 2:
+            after = second()
+            before = first()
+        else:
+            before = first()
+            after = second()
+        ratios.append(after / before)
+    return ratios
+
+
+def show(name: str, ratios: list[float]) -> float:
+    median = statistics.median(ratios)
+    low, _, high = statistics.quantiles(ratios, n=4)
+    print(
+        f"{name}: median ratio {median:.4f} (quartiles {low:.4f} to {high:.4f}, {len(ratios)} rounds)"
+    )
+    return median
+
+
+def servers(model: Path, rounds: int, users: int, tokens: int) -> int:
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tests.support import specs
+    from tests.support.server import Server, client
+
+    def rate(server: Server) -> float:
+        """Tokens per second of one round of ``users`` requests at once."""
+        with client(server) as http:
+
+            def ask(number: int) -> int:
+                body = {
+                    "model": "model",
+                    "prompt": f"Tell me about the number {number}.",
+                    "max_tokens": tokens,
+                    "temperature": 0.8,
+                    "ignore_eos": True,
+                }
+                answer = http.post("/v1/completions", json=body).raise_for_status().json()
+                return int(answer["usage"]["completion_tokens"])
+
+            begun = time.perf_counter()
+            with ThreadPoolExecutor(users) as pool:
+                made = sum(pool.map(ask, range(users)))
+            return made / (time.perf_counter() - begun)
+
+    with tempfile.TemporaryDirectory() as logs:
+        started = []
+        for name, plugin in (("stock", False), ("plugin", True)):
+            spec = specs.v1(model, plugin=plugin, max_model_len=1024)
+            started.append(Server(spec, Path(logs) / f"{name}.log"))
+        with started[0] as stock, started[1] as ours:
+            for server in started:  # the first answers warm caches and the allocator
+                rate(server)
+            seen: dict[str, list[float]] = {"stock": [], "plugin": []}
+
+            def noted(name: str, server: Server) -> Callable[[], float]:
+                def measure() -> float:
+                    seen[name].append(rate(server))
+                    return seen[name][-1]
+
+                return measure
+
+            ratios = paired(noted("stock", stock), noted("plugin", ours), rounds)
+    for name, rates in seen.items():
+        print(f"{name}: median {statistics.median(rates):.1f} tokens/s")
+    median = show(f"plugin / stock, {users} users x {tokens} tokens, V1, {model.name}", ratios)
+    print(f"target {TARGET}: {'reached' if median >= TARGET else 'missed'}")
+    return 0 if median >= TARGET else 1
+
+
+def sampler(rounds: int) -> int:
+    import torch
+    from vllm.v1.sample.logits_processor import LogitsProcessors
+    from vllm.v1.sample.metadata import SamplingMetadata
+    from vllm.v1.sample.sampler import Sampler
+
+    from assay.plugin.sampler_v1 import AssaySamplerV1, RowBook
+
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(BATCH, VOCAB, generator=generator) * 3
+    zeros = torch.zeros(BATCH)
+
+    def timed(kind: type, processors: LogitsProcessors) -> Callable[[], float]:
+        runs = kind(logprobs_mode="raw_logprobs")
+        metadata = SamplingMetadata(
+            temperature=torch.full((BATCH,), 0.8),
+            all_greedy=False,
+            all_random=True,
+            top_p=None,
+            top_k=None,
+            generators={},
+            max_num_logprobs=5,
+            no_penalties=True,
+            prompt_token_ids=None,
+            frequency_penalties=zeros,
+            presence_penalties=zeros,
+            repetition_penalties=zeros + 1,
+            output_token_ids=[[] for _ in range(BATCH)],
+            allowed_token_ids_mask=None,
+            bad_words_token_ids={},
+            logitsprocs=processors,
+        )
+
+        def measure() -> float:
+            batch = logits.clone()  # the sampler writes into its input
+            begun = time.perf_counter()
+            runs(batch, sampling_metadata=metadata)
+            return time.perf_counter() - begun
+
+        return measure
+
+    stock = timed(Sampler, LogitsProcessors())
+    ours = timed(AssaySamplerV1, LogitsProcessors([RowBook(VOCAB)]))
+    paired(stock, ours, 5)
+    ratios = paired(stock, ours, rounds)
+    show(f"V1 Sampler.forward [{BATCH}, {VOCAB}], time with plugin / stock", ratios)
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    both = kinds.add_parser("servers")
+    both.add_argument("--model", type=Path, required=True, help="folder of the model")
+    both.add_argument("--rounds", type=int, default=8)
+    both.add_argument("--users", type=int, default=8)
+    both.add_argument("--tokens", type=int, default=48)
+    alone = kinds.add_parser("sampler")
+    alone.add_argument("--rounds", type=int, default=60)
+    options = parser.parse_args()
+    if options.kind == "sampler":
+        return sampler(options.rounds)
+    return servers(options.model, options.rounds, options.users, options.tokens)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
