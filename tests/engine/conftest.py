@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.engine import servers
 from tests.engine.talk import Talk
 from tests.support.server import Server, ServerSpec

@@ -17,7 +17,6 @@ from typing import Any
 import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-
 from tests.engine.talk import CHAT, TEXT, Body
 
 VOCAB = 512  # of the tiny model; with another one more bodies are simply valid

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-
 from tests.support.server import Server, client
 
 IMPOSSIBLE = -9999.0

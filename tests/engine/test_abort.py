@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import httpx
 import pytest
-
 from tests.engine.talk import CHAT, Talk, chat, enforced, until
 
 pytestmark = pytest.mark.parametrize("talk", ["v1", "v2"], indirect=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from tests.engine.talk import CLOSE, Answer, Talk, check_evidence, furthest, replay_of, text
 
 LENGTH = 64

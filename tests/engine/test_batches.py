@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-
 from tests.engine.servers import BLOCK, ROWS, STEP_TOKENS
 from tests.engine.talk import (
     CLOSE,

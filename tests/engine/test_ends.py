@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.engine.talk import CLOSE, Talk, chat, check_evidence, furthest, replay_of, text
 
 pytestmark = pytest.mark.parametrize("talk", ["v1", "v2"], indirect=True)

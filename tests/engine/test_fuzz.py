@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.engine import fuzz
 from tests.engine.settings import EngineTestSettings
 from tests.engine.talk import CLOSE, Talk, chat, furthest, text

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.engine.talk import (
     CLOSE,
     IMPOSSIBLE,

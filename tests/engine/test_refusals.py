@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from tests.engine.servers import MAX_LOGPROBS, MODEL_LENGTH
 from tests.engine.talk import (
     CHAT,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from tests.engine import servers
 from tests.engine.plugins import general_plugin
 from tests.engine.talk import (

@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-
 from tests.engine import servers
 from tests.engine.talk import CHAT, TEXT, Talk, chat, text
 from tests.support.server import Server, client
