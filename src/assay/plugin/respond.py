@@ -73,20 +73,25 @@ async def with_chunk(stream: AsyncIterator[Any], fetch: Fetch) -> AsyncIterator[
     failed = False
     async for chunk in stream:
         data = chunk.encode() if isinstance(chunk, str) else bytes(chunk)
-        if data.startswith(DONE):
-            if head is not None and not failed:
-                yield (
-                    "data: "
-                    + json.dumps({**head, "choices": [], RESPONSE_FIELD: await fetch()})
-                    + "\n\n"
-                )
-        elif data.startswith(b"data: {"):
-            if data.startswith(b'data: {"error"'):
+        at, end = 0, None
+        # Usually one event an item, but nothing promises it: an item is cut only before its DONE.
+        for event in data.split(b"\n\n"):
+            if event.startswith(DONE):
+                end = at
+                break
+            if event.startswith(b'data: {"error"'):
                 failed = True
-            elif head is None:
-                content = json.loads(data[len(b"data: ") :].split(b"\n", 1)[0])
+            elif head is None and event.startswith(b"data: {"):
+                content = json.loads(event[len(b"data: ") :])
                 head = {name: content.get(name) for name in ("id", "object", "created", "model")}
-        yield chunk
+            at += len(event) + 2
+        if end is None or head is None or failed:
+            yield chunk
+            continue
+        if end:
+            yield data[:end]
+        yield f"data: {json.dumps({**head, 'choices': [], RESPONSE_FIELD: await fetch()})}\n\n"
+        yield data[end:] if end else chunk
 
 
 def _number(value: float) -> float | None:
