@@ -69,7 +69,7 @@ def _from_text(text: object, vocab_size: int, encode: Encode) -> Trace:
     # bound the characters first so that a huge body is not tokenised at all.
     if len(text) > MAX_TRACE_POSITIONS * 64:
         raise RequestError("enforced_str is too long to tokenise", param="enforced_str")
-    ids = tuple(encode(text))
+    ids = tuple(_encoded(text, "enforced_str", encode))
     if not ids:
         raise RequestError("enforced_str tokenises to nothing", param="enforced_str")
     if len(ids) > MAX_TRACE_POSITIONS:
@@ -171,13 +171,26 @@ def _in_range(number: int, vocab_size: int, param: str) -> int:
 
 
 def _from_word(text: str, param: str, encode: Encode) -> int:
-    ids = encode(text)
+    ids = _encoded(text, param, encode)
     if len(ids) != 1:
         raise RequestError(
             f"{param} {_show(text)} is {len(ids)} tokens here, not one; send its id instead",
             param=param,
         )
     return ids[0]
+
+
+def _encoded(text: str, param: str, encode: Encode) -> Sequence[int]:
+    """Tokenise; JSON can spell half of a surrogate pair, which is no text to any tokenizer."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{param} holds half a character (an unpaired surrogate) at {error.start}; "
+            "send valid Unicode",
+            param=param,
+        ) from error
+    return encode(text)
 
 
 def _only_known(entry: dict[Any, Any], known: tuple[str, ...], where: str) -> None:
