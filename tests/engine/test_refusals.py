@@ -88,6 +88,8 @@ OURS: list[tuple[str, dict[str, Any], str]] = [
     ("text empty", {"enforced_str": ""}, "enforced_str"),
     ("text too long", {"enforced_str": "word " * MODEL_LENGTH}, "enforced_str"),
     ("half a character", {"enforced_str": "\ud800"}, "enforced_str"),
+    ("half a character as token", {T: {"tokens": [{"token": "\ud800"}], "allow_text": True}},
+     f"{T}.tokens[0].token"),
     ("mode unknown", {"logprobs_mode": "cooked"}, "logprobs_mode"),
     ("mode a number", {"logprobs_mode": 1}, "logprobs_mode"),
     ("case 1 a logits mode", {"logprobs_mode": "processed_logits"}, "logprobs_mode"),
