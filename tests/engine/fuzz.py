@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from tests.engine.talk import CHAT, TEXT, Body
+from tests.engine.answers import Body
+from tests.engine.talk import CHAT, TEXT
 
 VOCAB = 512  # of the tiny model; with another one more bodies are simply valid
 MAX_NEW = 6

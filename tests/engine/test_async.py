@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.engine.talk import CLOSE, Answer, Talk, check_evidence, furthest, replay_of, text
+from tests.engine.answers import CLOSE, Answer, check_evidence, furthest
+from tests.engine.talk import Talk, replay_of, text
 
 LENGTH = 64
 

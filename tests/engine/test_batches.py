@@ -10,17 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from tests.engine.answers import CLOSE, Answer, Body, check_evidence, furthest
 from tests.engine.servers import BLOCK, ROWS, STEP_TOKENS
-from tests.engine.talk import (
-    CLOSE,
-    Answer,
-    Body,
-    Talk,
-    check_evidence,
-    furthest,
-    replay_of,
-    text,
-)
+from tests.engine.talk import Talk, replay_of, text
 
 pytestmark = pytest.mark.parametrize("talk", ["v1", "v2"], indirect=True)
 # The ids of the tiny model that are ordinary text; the first five are special tokens.

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.talk import CLOSE, Talk, chat, check_evidence, furthest, replay_of, text
+from tests.engine.answers import CLOSE, check_evidence, furthest
+from tests.engine.talk import Talk, chat, replay_of, text
 
 pytestmark = pytest.mark.parametrize("talk", ["v1", "v2"], indirect=True)
 routes = pytest.mark.parametrize("make", [chat, text])

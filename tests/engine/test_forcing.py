@@ -8,17 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.engine.talk import (
-    CLOSE,
-    TOP,
-    Talk,
-    chat,
-    check_evidence,
-    enforced,
-    furthest,
-    replay_of,
-    text,
-)
+from tests.engine.answers import CLOSE, check_evidence, furthest
+from tests.engine.talk import TOP, Talk, chat, enforced, replay_of, text
 
 everywhere = pytest.mark.parametrize("talk", ["v1", "v2", "real"], indirect=True)
 tiny = pytest.mark.parametrize("talk", ["v1", "v2"], indirect=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.engine import fuzz
+from tests.engine.answers import CLOSE, furthest
 from tests.engine.settings import EngineTestSettings
-from tests.engine.talk import CLOSE, Talk, chat, furthest, text
+from tests.engine.talk import Talk, chat, text
 
 SLOWER = 3
 

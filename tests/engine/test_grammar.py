@@ -10,7 +10,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.engine.talk import CLOSE, Talk, chat, check_evidence, furthest, replay_of
+from tests.engine.answers import CLOSE, check_evidence, furthest
+from tests.engine.talk import Talk, chat, replay_of
 
 pytestmark = pytest.mark.parametrize("talk", ["v1", "v2", "v1-async"], indirect=True)
 SCHEMA = {

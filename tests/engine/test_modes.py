@@ -10,18 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.engine.talk import (
-    CLOSE,
-    IMPOSSIBLE,
-    Answer,
-    Talk,
-    chat,
-    check_evidence,
-    enforced,
-    furthest,
-    replay_of,
-    text,
-)
+from tests.engine.answers import CLOSE, IMPOSSIBLE, Answer, check_evidence, furthest
+from tests.engine.talk import Talk, chat, enforced, replay_of, text
 
 tiny = pytest.mark.parametrize("talk", ["v1", "v2"], indirect=True)
 everywhere = pytest.mark.parametrize("talk", ["v1", "v2", "real"], indirect=True)

@@ -8,18 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.engine.answers import CLOSE, check_evidence, furthest
 from tests.engine.servers import MAX_LOGPROBS, MODEL_LENGTH
-from tests.engine.talk import (
-    CHAT,
-    CLOSE,
-    TEXT,
-    Talk,
-    chat,
-    check_evidence,
-    enforced,
-    furthest,
-    text,
-)
+from tests.engine.talk import CHAT, TEXT, Talk, chat, enforced, text
 
 pytestmark = pytest.mark.parametrize("talk", ["v1"], indirect=True)
 

@@ -9,17 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.engine import servers
+from tests.engine.answers import CLOSE, Answer, check_evidence, furthest
 from tests.engine.plugins import general_plugin
-from tests.engine.talk import (
-    CLOSE,
-    Answer,
-    Talk,
-    chat,
-    check_evidence,
-    enforced,
-    furthest,
-    replay_of,
-)
+from tests.engine.talk import Talk, chat, enforced, replay_of
 from tests.support.server import Server, ServerError, ServerSpec
 
 SpecOf = Callable[[str], ServerSpec]
