@@ -132,7 +132,7 @@ class FakeEngine:
     def logprobs(self, context: list[int]) -> np.ndarray:
         """Log probabilities [vocabulary] after ``context``."""
         seed = zlib.crc32(np.array(context, dtype=np.int64).tobytes())
-        logits = np.random.default_rng(seed).normal(size=VOCABULARY) * 3
+        logits = np.random.default_rng(seed).normal(size=VOCABULARY) * 8
         if self.noise:
             logits = logits + np.random.default_rng(seed + 1).normal(size=VOCABULARY) * self.noise
         return logits - np.log(np.exp(logits).sum())

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 from rich.console import Console
@@ -15,12 +15,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 def stdout() -> Console:
     """A console on the standard output of this call, no colours when it is no terminal."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _console(sys.stdout)
 
 
 def stderr() -> Console:
     """A console on standard error."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return _console(sys.stderr)
+
+
+PIPED_WIDTH = 140
+"""Columns of a table that goes into a file or a pipe."""
+
+
+def _console(file: TextIO) -> Console:
+    piped = not file.isatty()
+    return Console(
+        file=file, highlight=False, soft_wrap=piped, width=PIPED_WIDTH if piped else None
+    )
 
 
 def print_json(value: Any) -> None:

@@ -14,6 +14,7 @@ from assay.cli.console import print_json, stderr
 from assay.cli.machine import engine, hardware
 from assay.cli.options import Json
 from assay.cli.verify import print_results, summary
+from assay.demo.prompts import demo_names
 from assay.errors import SettingsError
 from assay.settings import client_settings, process_environment
 
@@ -59,9 +60,9 @@ def demo(
             | {"verdict": "fail" if problems else "pass", "problems": problems}
         )
     else:
-        print_results(list(outcome.honest), "The honest server")
+        print_results(list(outcome.honest), "The honest server", demo_names())
         typer.echo("")
-        print_results(list(outcome.cheat), "The cheating server")
+        print_results(list(outcome.cheat), "The cheating server", demo_names())
         typer.echo("")
         for problem in problems:
             stderr().print(f"NOT AS IT MUST BE: {problem}", markup=False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
 
 from assay import __version__
-from assay.cli import demo, doctor, exits, record, report, score, serve, verify
+from assay.cli import demo, doctor, exits, poc, record, report, score, serve, verify
 from assay.errors import AssayError
 
 app = typer.Typer(
@@ -31,10 +31,11 @@ app.command("verify")(verify.verify)
 app.command("score")(score.score)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
+app.add_typer(poc.app, name="poc")
 
 # typer brings its own copy of click, so its exception classes are found through typer's names.
-_USAGE_ERROR = typer.BadParameter.__mro__[1]
-_CLICK_ERROR = typer.BadParameter.__mro__[2]
+_USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
+_CLICK_ERROR: type[Any] = typer.BadParameter.__mro__[2]
 
 
 def _show_version(wanted: bool) -> None:

@@ -42,7 +42,10 @@ def record(
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", min=1, help="Longest answer. Default: 128.")
     ] = None,
-    temperature: Annotated[float | None, typer.Option("--temperature", min=0)] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option("--temperature", min=0, help="Default: the model's own, else 1."),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Seed of every request that has none of its own.")
     ] = None,

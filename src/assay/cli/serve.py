@@ -59,8 +59,8 @@ def serve(
     _explain(launch)
     if dry_run:
         changed = [f"{name}={shlex.quote(value)}" for name, value in launch.environment.items()]
-        command = server_command(model) or ["vllm", "serve", model]
-        typer.echo(" ".join([*changed, shlex.join([*command, *launch.arguments])]))
+        shown = server_command(model) or ["vllm", "serve", model]
+        typer.echo(" ".join([*changed, shlex.join([*shown, *launch.arguments])]))
         return
     command = server_command(model)
     if command is None:
@@ -118,7 +118,7 @@ def _config_file_flags(path: str | None) -> set[str]:
     if path is None:
         return set()
     try:
-        import yaml
+        import yaml  # type: ignore[import-untyped, unused-ignore]
 
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except ImportError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -219,8 +220,13 @@ def summary(
 COLOURS = {"pass": "green", "fail": "bold red", "inconclusive": "yellow"}
 
 
-def print_results(results: list[VerifyResult], title: str | None = None) -> None:
-    """A table of verdicts with the first reason of each, and one line that counts them."""
+def print_results(
+    results: list[VerifyResult], title: str | None = None, names: Sequence[str] | None = None
+) -> None:
+    """A table of verdicts with the first reasons of each, and one line that counts them.
+
+    ``names`` replaces the ids of the claims, in the same order.
+    """
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("claim", overflow="ellipsis", max_width=24)
     table.add_column("verdict")
@@ -228,10 +234,10 @@ def print_results(results: list[VerifyResult], title: str | None = None) -> None
     table.add_column("distance", justify="right")
     table.add_column("similarity", justify="right")
     table.add_column("why", overflow="fold")
-    for result in results:
+    for name, result in zip(names or [r.claim.id for r in results], results, strict=True):
         verdict = result.verdict
         table.add_row(
-            _plain(result.claim.id),
+            _plain(name),
             f"[{COLOURS[verdict.verdict]}]{verdict.verdict}[/]",
             str(verdict.positions),
             "" if verdict.mean_distance is None else f"{verdict.mean_distance:.4f}",

@@ -33,19 +33,12 @@ class DemoServer:
     def __init__(
         self, model: Path, flags: list[str], environment: Mapping[str, str], log: Path
     ) -> None:
-        self.log = log
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "assay.cli.main", "serve", str(model)]
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [*command, *flags, "--host", "127.0.0.1", "--port", str(port)],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=dict(environment),
-                start_new_session=True,
-            )
+        command += [*flags, "--host", "127.0.0.1", "--port", str(port)]
+        self.log = log
+        self._process = start_session(command, environment, log)
 
     def __enter__(self) -> Self:
         return self
@@ -71,18 +64,7 @@ class DemoServer:
 
     def stop(self) -> None:
         """End the server: politely, then by force. Safe to call twice."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        # Engine processes that outlived their server are still in its session.
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+        stop_session(self._process, STOP_LIMIT_S)
 
     def _failed(self, what: str) -> ReplayError:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -92,6 +74,37 @@ class DemoServer:
             blame="validator",
             code="validator_unreachable",
         )
+
+
+def start_session(
+    command: list[str], environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """``command`` as the head of a session of its own, everything it says in ``log``."""
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=dict(environment),
+            start_new_session=True,
+        )
+
+
+def stop_session(process: subprocess.Popen[bytes], limit_s: float) -> None:
+    """End ``process`` within ``limit_s`` seconds or by force, and then all of its session."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    # Engine processes that outlived their server are still in its process group.
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
 
 
 def _free_port() -> int:

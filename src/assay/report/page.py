@@ -19,7 +19,7 @@ from assay.scoring.result import Verdict
 from assay.store.result import VerifyResult
 
 MOST_STRIPS = 60
-"""Heat strips in one report, worst claims first: each is hundreds of elements."""
+"""Heat strips in one report, of the worst claims: each is hundreds of elements."""
 _WORST_FIRST = {"fail": 0, "inconclusive": 1, "pass": 2}
 _VERDICTS = ("pass", "fail", "inconclusive")
 
@@ -82,7 +82,7 @@ def _lead(results: Sequence[VerifyResult]) -> str:
 
 
 def _card(label: str, group: Sequence[VerifyResult]) -> str:
-    counts = Counter(result.verdict.verdict for result in group)
+    counts = Counter[str](result.verdict.verdict for result in group)
     parts = "".join(
         f'<span class="{name if counts[name] else "zero"}"><b>{counts[name]}</b>{name}</span>'
         for name in _VERDICTS
@@ -141,15 +141,18 @@ def _number(value: float | None, spec: str) -> str:
 
 
 def _with_strips(results: Sequence[VerifyResult]) -> list[VerifyResult]:
-    """The claims that get a heat strip: those with positions, worst first."""
+    """The claims that get a heat strip: those with positions, the worst where there are too many,
+    in the order of the table."""
     drawable = [result for result in results if result.claim.positions]
-    drawable.sort(
+    worst = sorted(
+        drawable,
         key=lambda result: (
             _WORST_FIRST[result.verdict.verdict],
             -(result.verdict.mean_distance or 0.0),
-        )
+        ),
     )
-    return drawable[:MOST_STRIPS]
+    chosen = {id(result) for result in worst[:MOST_STRIPS]}
+    return [result for result in drawable if id(result) in chosen]
 
 
 def _strips(strips: Sequence[VerifyResult], keys: dict[int, str], total: int) -> str:

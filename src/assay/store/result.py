@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from assay.claims.claim import Claim, Replay
 from assay.scoring.result import Verdict
 
-RESULT_SCHEMA_VERSION = 1
+RESULT_SCHEMA_VERSION: Literal[1] = 1
 """Raised when a field changes meaning; readers refuse versions they do not know."""
 
 
