@@ -13,11 +13,12 @@ import os
 from typing import Any
 
 import vllm
+import vllm.envs
 
 from assay import __version__
 from assay.plugin import surfaces
 from assay.plugin.constants import RING_CHUNKS_SETTING, TRACE_ARG
-from assay.plugin.ring import parse_chunks, sized_ring
+from assay.plugin.ring import MIB, parse_chunks, sized_ring
 
 logger = logging.getLogger("vllm.assay")
 
@@ -84,7 +85,7 @@ def _install_ring(stock: dict[str, Any]) -> None:
     chunks = parse_chunks(os.environ.get(RING_CHUNKS_SETTING))
     ring = stock["vllm.distributed.device_communicators.shm_broadcast.ShmRingBuffer"]
     if chunks is not None and not hasattr(ring.__init__, "assay_stock"):
-        ring.__init__ = sized_ring(ring, chunks)
+        ring.__init__ = sized_ring(ring, chunks, vllm.envs.VLLM_MQ_MAX_CHUNK_BYTES_MB * MIB)
 
 
 def is_replay(request: Any) -> bool:

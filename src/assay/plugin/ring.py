@@ -67,11 +67,14 @@ def check_space(
         )
 
 
-def sized_ring(stock: type, chunks: int, shm: Path = SHM) -> Callable[..., Any]:
+def sized_ring(
+    stock: type, chunks: int, broadcast_chunk: int = BROADCAST_CHUNK, shm: Path = SHM
+) -> Callable[..., Any]:
     """``ShmRingBuffer.__init__`` that uses ``chunks`` for rings it creates.
 
     A ring that is opened by name keeps the size its creator chose. The first ring an executor
-    makes is the broadcast to all its workers: the sum of all rings is checked there.
+    makes is the broadcast to all its workers, known by its chunk size (``broadcast_chunk`` bytes):
+    the sum of all rings is checked there.
     """
     original = stock.__init__
 
@@ -85,7 +88,7 @@ def sized_ring(stock: type, chunks: int, shm: Path = SHM) -> Callable[..., Any]:
         if name is not None:
             original(self, n_reader, max_chunk_bytes, max_chunks, name)
             return
-        if max_chunk_bytes not in (RESPONSE_CHUNK, GROUP_CHUNK):
+        if max_chunk_bytes == broadcast_chunk:
             check_space(n_reader, chunks, max_chunk_bytes, shm)
         original(self, n_reader, max_chunk_bytes, chunks, None)
 
