@@ -82,7 +82,7 @@ async def with_chunk(stream: AsyncIterator[Any], fetch: Fetch) -> AsyncIterator[
             if event.startswith(b'data: {"error"'):
                 failed = True
             elif head is None and event.startswith(b"data: {"):
-                content = json.loads(event[len(b"data: ") :])
+                content = json.loads(event[len(b"data: ") :].split(b"\n", 1)[0])
                 head = {name: content.get(name) for name in ("id", "object", "created", "model")}
             at += len(event) + 2
         if end is None or head is None or failed:
