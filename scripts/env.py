@@ -64,7 +64,7 @@ def run(*command: str) -> None:
 def explain(output: str) -> str:
     """The end of a failed command's output, with the remedy where the cause is known."""
     tail = "\n".join(output.splitlines()[-25:])
-    missing = re.search(r"No matching distribution found for (torch==\S*\+cpu\S*)", output)
+    missing = re.search(r"No matching distribution found for (torch==[^\s;]*\+cpu)", output)
     if missing is None:
         return f"{tail}\n\nThe step above failed; the whole log is in {LOG}."
     return (
