@@ -24,6 +24,7 @@ from vllm.entrypoints.serve.exception_handling.error_response import create_erro
 from assay import __version__
 from assay.errors import RequestError, SurfaceError
 from assay.plugin.ingest import EngineLimits, Job, given_fields, ingest, our_fields
+from assay.plugin.poc.endpoints import PocEndpoints
 from assay.plugin.respond import evidence_field, with_chunk, with_field
 from assay.plugin.rpc import ask_workers
 
@@ -48,6 +49,7 @@ class AssayEndpoints:
         self._encode: Callable[[str], list[int]] | None = None
         self._status: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._poc = PocEndpoints()
 
     def attach_router(self, app: FastAPI) -> None:
         """Wrap the stock handlers of :data:`ROUTES`, keeping their path, checks and schema."""
@@ -69,6 +71,7 @@ class AssayEndpoints:
                 name=route.name,
             )
         app.add_api_route(STATUS_ROUTE, self.status, methods=["GET"])
+        self._poc.attach(app)
 
     async def init_state(
         self, engine_client: EngineClient | None, state: Any, args: Namespace
@@ -93,6 +96,7 @@ class AssayEndpoints:
         self._encode = functools.partial(tokenizer.encode, add_special_tokens=False)
         self._limits = engine_limits(config, len(tokenizer), state)
         self._status = describe(config, workers, args)
+        await self._poc.start(engine_client, state, args)
         logger.info("assay %s: enforced tokens on runner %s", __version__, self._status["runner"])
 
     async def status(self) -> JSONResponse:

@@ -227,11 +227,13 @@ class Receiver:
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[str]:
     """``app`` on a loopback port."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", ws="none")
+    config = uvicorn.Config(
+        app, host="127.0.0.1", port=0, log_level="warning", ws="none", lifespan="off"
+    )
     server = uvicorn.Server(config)
     server.capture_signals = _no_signals  # type: ignore[method-assign, assignment]
     task = asyncio.create_task(server.serve())
-    while not server.started:
+    while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
         await asyncio.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
@@ -250,7 +252,7 @@ def _no_signals() -> Any:
 async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
     """Return when ``condition`` holds; fails the test when it does not within ``seconds``."""
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - any condition, not only events
             await asyncio.sleep(0.01)
 
 

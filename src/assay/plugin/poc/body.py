@@ -1,0 +1,41 @@
+"""Reading a request body: JSON whatever the Content-Type says, bounded, errors that name the field."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from assay.plugin.poc.failures import RefusedError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """All of the body; 413 as soon as it is longer than ``limit`` bytes, declared or not."""
+    too_long = RefusedError(
+        413, f"the body is longer than {limit} bytes; send fewer nonces a request"
+    )
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_long
+    chunks, length = [], 0
+    async for chunk in request.stream():
+        length += len(chunk)
+        if length > limit:
+            raise too_long
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def parse(model: type[Model], body: bytes) -> Model:
+    """The body as ``model``; 400 with the path of the first field that is wrong."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]
+        ).lstrip(".")
+        raise RefusedError(400, f"{field}: {first['msg']}" if field else first["msg"]) from error

@@ -1,0 +1,422 @@
+"""What waits for a receiver: proof-of-compute artifacts and validation results, in SQL.
+
+A *campaign* is one mining run or one job: receiver, and the fields every request of it repeats.
+*Pieces* are artifacts as they come from the device, committed before they count as delivered by
+the engine. A *post* is pieces sealed together under one idempotency key: a repeat after a lost
+answer, or after a crash, has the same key and the same artifacts, so no receiver that looks at
+the key counts one twice. Rows go only when the receiver has accepted the post.
+
+One server, one outbox. Blocking; call it from threads. Safe for several threads at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from assay.errors import StoreError
+from assay.store.database import _engine as open_engine
+from assay.store.database import _shown as shown_url
+from assay.store.database import store_url
+
+OUTBOX_VERSION = 1
+"""Version of the tables below; a database with another one is refused."""
+
+Kind = Literal["generated", "validated"]
+_OPEN, _INTERRUPTED, _CLOSED = "open", "interrupted", "closed"
+
+_metadata = MetaData()
+_meta = Table("assay_outbox_meta", _metadata, Column("version", Integer, nullable=False))
+_campaigns = Table(
+    "assay_outbox_campaigns",
+    _metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("url", Text, nullable=False),
+    Column("caller", String(64)),
+    Column("kind", String(16), nullable=False),
+    Column("head", Text, nullable=False),  # JSON object, all of the body but the artifacts
+    Column("identity", String(64), nullable=False),
+    Column("position", BigInteger, nullable=False),  # first index of the partition not yet kept
+    Column("state", String(16), nullable=False),
+    sqlite_autoincrement=True,
+)
+_posts = Table(
+    "assay_outbox_posts",
+    _metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("key", String(32), nullable=False, unique=True),
+    Column("campaign_id", Integer, ForeignKey("assay_outbox_campaigns.id"), nullable=False),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("last_error", Text),
+    sqlite_autoincrement=True,
+)
+_pieces = Table(
+    "assay_outbox_pieces",
+    _metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column(
+        "campaign_id",
+        Integer,
+        ForeignKey("assay_outbox_campaigns.id"),
+        nullable=False,
+        index=True,
+    ),
+    Column("post_id", Integer, ForeignKey("assay_outbox_posts.id"), index=True),
+    Column("count", Integer, nullable=False),
+    Column("body", Text, nullable=False),  # artifacts as JSON text, comma between, no brackets
+    sqlite_autoincrement=True,
+)
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """``identity`` names the work: an interrupted campaign of the same one to the same ``url`` is
+    taken up where it stopped. ``caller`` is the address that asked, for the allow-list."""
+
+    url: str
+    caller: str | None
+    kind: Kind
+    head: Mapping[str, Any]
+    identity: str = ""
+
+
+@dataclass(frozen=True)
+class OpenCampaign:
+    """``position``: index in the nonce partition to go on from; 0 for a new campaign."""
+
+    id: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Post:
+    """One request to a receiver. ``pieces`` are JSON texts of artifacts, ``count`` in all."""
+
+    id: int
+    key: str
+    url: str
+    caller: str | None
+    kind: Kind
+    head: str
+    pieces: tuple[str, ...]
+    count: int
+    attempts: int
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What is not yet accepted by one receiver."""
+
+    artifacts: int
+    results: int
+
+
+class Outbox:
+    """An open outbox. Raises StoreError when it cannot be opened or another server has it open."""
+
+    def __init__(self, where: str | Path) -> None:
+        url = store_url(where)
+        self._closing = ExitStack()
+        self._lock = threading.Lock()
+        try:
+            self._engine = open_engine(url)
+            self._closing.callback(self._engine.dispose)
+            _make_folder(url)
+            _only_server(url, self._closing)
+            with self._write() as connection:
+                _prepare(connection, url)
+                connection.execute(
+                    update(_campaigns).where(_campaigns.c.state == _OPEN).values(state=_INTERRUPTED)
+                )
+        except StoreError:
+            self._closing.close()
+            raise
+
+    def close(self) -> None:
+        self._closing.close()
+
+    def open_campaign(self, campaign: Campaign) -> OpenCampaign:
+        """Begin, or take up what a crash of this server interrupted."""
+        with self._write() as connection:
+            row = connection.execute(
+                select(_campaigns.c.id, _campaigns.c.position)
+                .where(
+                    _campaigns.c.state == _INTERRUPTED,
+                    _campaigns.c.identity == campaign.identity,
+                    _campaigns.c.identity != "",
+                    _campaigns.c.url == campaign.url,
+                )
+                .order_by(_campaigns.c.id.desc())
+            ).first()
+            if row is None:
+                opened = OpenCampaign(_new_campaign(connection, campaign, _OPEN), 0)
+            else:
+                opened = OpenCampaign(row.id, row.position)
+                connection.execute(
+                    update(_campaigns)
+                    .where(_campaigns.c.id == row.id)
+                    .values(state=_OPEN, caller=campaign.caller)
+                )
+            connection.execute(
+                update(_campaigns).where(_campaigns.c.state == _INTERRUPTED).values(state=_CLOSED)
+            )
+            _forget_finished(connection)
+            return opened
+
+    def append(self, campaign_id: int, count: int, body: str, position: int) -> None:
+        """Keep ``count`` artifacts and how far the partition is mined, in one commit."""
+        with self._write() as connection:
+            if count:
+                connection.execute(
+                    insert(_pieces),
+                    [{"campaign_id": campaign_id, "count": count, "body": body}],
+                )
+            connection.execute(
+                update(_campaigns).where(_campaigns.c.id == campaign_id).values(position=position)
+            )
+
+    def close_campaign(self, campaign_id: int) -> None:
+        """Nothing more will be appended; what waits is still delivered."""
+        with self._write() as connection:
+            connection.execute(
+                update(_campaigns).where(_campaigns.c.id == campaign_id).values(state=_CLOSED)
+            )
+            _forget_finished(connection)
+
+    def add(self, campaign: Campaign, count: int = 0, body: str = "") -> None:
+        """A whole campaign at once: the artifacts of a job, or a validation result."""
+        with self._write() as connection:
+            campaign_id = _new_campaign(connection, campaign, _CLOSED)
+            connection.execute(
+                insert(_pieces), [{"campaign_id": campaign_id, "count": count, "body": body}]
+            )
+
+    def next_post(self, url: str, most: int) -> Post | None:
+        """The oldest post for ``url`` that is not yet accepted; seals a new one when there is none.
+
+        A new post takes pieces of one campaign, up to ``most`` artifacts and at least one piece.
+        None when nothing waits.
+        """
+        with self._write() as connection:
+            row = connection.execute(
+                select(_posts, _campaigns)
+                .join_from(_posts, _campaigns)
+                .where(_campaigns.c.url == url)
+                .order_by(_posts.c.id)
+                .limit(1)
+            ).first()
+            if row is None:
+                if not _seal(connection, url, most):
+                    return None
+                row = connection.execute(
+                    select(_posts, _campaigns)
+                    .join_from(_posts, _campaigns)
+                    .where(_campaigns.c.url == url)
+                    .limit(1)
+                ).one()
+            columns = row._mapping
+            pieces = connection.execute(
+                select(_pieces.c.body, _pieces.c.count)
+                .where(_pieces.c.post_id == columns[_posts.c.id])
+                .order_by(_pieces.c.id)
+            ).all()
+        return Post(
+            id=columns[_posts.c.id],
+            key=columns[_posts.c.key],
+            url=columns[_campaigns.c.url],
+            caller=columns[_campaigns.c.caller],
+            kind=columns[_campaigns.c.kind],
+            head=columns[_campaigns.c.head],
+            pieces=tuple(piece.body for piece in pieces),
+            count=sum(piece._mapping[_pieces.c.count] for piece in pieces),
+            attempts=columns[_posts.c.attempts],
+        )
+
+    def accepted(self, post_id: int) -> None:
+        """The receiver has it: forget the post and its pieces."""
+        with self._write() as connection:
+            connection.execute(delete(_pieces).where(_pieces.c.post_id == post_id))
+            connection.execute(delete(_posts).where(_posts.c.id == post_id))
+            _forget_finished(connection)
+
+    def failed(self, post_id: int, error: str) -> None:
+        """The receiver did not take it; it stays the next post of its receiver."""
+        with self._write() as connection:
+            connection.execute(
+                update(_posts)
+                .where(_posts.c.id == post_id)
+                .values(attempts=_posts.c.attempts + 1, last_error=error[:1000])
+            )
+
+    def waiting(self) -> dict[str, Waiting]:
+        """What waits, by receiver."""
+        query = (
+            select(
+                _campaigns.c.url,
+                func.sum(_pieces.c.count),
+                func.sum(case((_campaigns.c.kind == "validated", 1), else_=0)),
+            )
+            .join_from(_pieces, _campaigns)
+            .group_by(_campaigns.c.url)
+        )
+        with self._guarded(), self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+        return {url: Waiting(int(artifacts), int(results)) for url, artifacts, results in rows}
+
+    @contextmanager
+    def _write(self) -> Iterator[Connection]:
+        # One writer at a time anyway; waiting here is cheaper than in SQLite's busy loop.
+        with (
+            self._guarded(),
+            self._lock,
+            self._engine.connect().execution_options(assay_write=True) as connection,
+            connection.begin(),
+        ):
+            yield connection
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            raise StoreError(
+                f"the outbox {shown_url(self._engine.url)} refused:"
+                f" {getattr(error, 'orig', None) or error}"
+            ) from error
+
+
+def _new_campaign(connection: Connection, campaign: Campaign, state: str) -> int:
+    result = connection.execute(
+        insert(_campaigns).values(
+            url=campaign.url,
+            caller=campaign.caller,
+            kind=campaign.kind,
+            head=json.dumps(campaign.head),
+            identity=campaign.identity,
+            position=0,
+            state=state,
+        )
+    )
+    key = result.inserted_primary_key
+    assert key is not None
+    return int(key[0])
+
+
+def _seal(connection: Connection, url: str, most: int) -> bool:
+    """Put the oldest waiting pieces for ``url`` under one new post; False when none waits."""
+    first = connection.execute(
+        select(_pieces.c.campaign_id)
+        .join_from(_pieces, _campaigns)
+        .where(_campaigns.c.url == url, _pieces.c.post_id.is_(None))
+        .order_by(_pieces.c.id)
+        .limit(1)
+    ).first()
+    if first is None:
+        return False
+    unsealed = (
+        select(_pieces.c.id, _pieces.c.count)
+        .where(_pieces.c.campaign_id == first.campaign_id, _pieces.c.post_id.is_(None))
+        .order_by(_pieces.c.id)
+    )
+    last, total = None, 0
+    with connection.execute(unsealed) as rows:
+        for piece_id, count in rows:
+            if last is not None and total + count > most:
+                break
+            last, total = piece_id, total + count
+    post = connection.execute(
+        insert(_posts).values(key=uuid.uuid4().hex, campaign_id=first.campaign_id, attempts=0)
+    )
+    assert post.inserted_primary_key is not None
+    connection.execute(
+        update(_pieces)
+        .where(
+            _pieces.c.campaign_id == first.campaign_id,
+            _pieces.c.post_id.is_(None),
+            _pieces.c.id <= last,
+        )
+        .values(post_id=post.inserted_primary_key[0])
+    )
+    return True
+
+
+def _forget_finished(connection: Connection) -> None:
+    """Remove closed campaigns of which nothing waits."""
+    waits = exists().where(_pieces.c.campaign_id == _campaigns.c.id)
+    sent = exists().where(_posts.c.campaign_id == _campaigns.c.id)
+    connection.execute(delete(_campaigns).where(_campaigns.c.state == _CLOSED, ~waits, ~sent))
+
+
+def _prepare(connection: Connection, url: str) -> None:
+    _metadata.create_all(connection)
+    version = connection.scalar(select(_meta.c.version))
+    if version is None:
+        connection.execute(insert(_meta).values(version=OUTBOX_VERSION))
+    elif version != OUTBOX_VERSION:
+        raise StoreError(
+            f"the outbox {shown_url(url)} has version {version} and this assay knows"
+            f" {OUTBOX_VERSION}; set POC_STORE to another file, or run the assay that wrote it"
+            " until it is empty"
+        )
+
+
+def _make_folder(url: str) -> None:
+    path = _file_of(url)
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the folder of the outbox {path}: {error}") from error
+
+
+def _only_server(url: str, closing: ExitStack) -> None:
+    """Hold a lock beside a SQLite file: two servers would both send what waits in it."""
+    path = _file_of(url)
+    if path is None:
+        return
+    try:
+        handle = closing.enter_context(path.with_name(path.name + ".lock").open("ab"))
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StoreError(
+            f"the outbox {path} is in use by another server; set POC_STORE to a file of this"
+            " server's own"
+        ) from error
+    except OSError as error:
+        raise StoreError(f"cannot open the outbox {path}: {error}") from error
+
+
+def _file_of(url: str) -> Path | None:
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+        return None
+    return Path(str(parsed.database))
