@@ -40,6 +40,7 @@ def score(
     replay_file: Annotated[
         Path, typer.Argument(metavar="REPLAY", help="The validator's answer: JSON or event stream.")
     ],
+    *,
     request_file: Annotated[
         Path | None,
         typer.Option("--request", help="The request body the executor answered (JSON)."),

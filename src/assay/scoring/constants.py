@@ -64,7 +64,8 @@ RAW_FAIL_LIMIT: Final = 1 - 0.951
 has published after calibration (GLM-5.3). Honest rounding noise is 0.0015, int4 0.085; between
 the default pass limit 0.01 and this, an uncalibrated claim is inconclusive."""
 PROCESSED_FAIL_LIMIT: Final = 0.10
-"""The same for processed or unknown mode, per informative position: the loosest published margin.
+"""The same for processed mode (or a cut distribution), per informative position: the loosest
+published margin.
 Honest MiniMax-M2.7 pairs across GPU kinds reach 0.084 (at 13 informative positions)."""
 FLAT_FAIL_LIMIT: Final = 1 - 0.8616
 """The same for flat claims: the worst honest similarity on record, word-salad prompts on a live

@@ -44,8 +44,9 @@ from assay.scoring.constants import (
 class Limits:
     """Mean distances that decide, per informative position.
 
-    ``similarity`` is the published score to exceed. ``over_all_positions``: the fail limit is a published similarity margin, which means a mean over
-    all positions, degenerate ones included; ``source`` says where the limits come from.
+    ``similarity`` is the published score to exceed. ``over_all_positions``: the fail limit is a
+    published similarity margin, which means a mean over all positions, degenerate ones included;
+    ``source`` says where the limits come from.
     """
 
     similarity: float
@@ -56,7 +57,12 @@ class Limits:
 
 
 def choose_limits(
-    threshold: float | None, model: str | None, mode: LogprobsMode | None, *, flat: bool
+    threshold: float | None,
+    model: str | None,
+    mode: LogprobsMode | None,
+    *,
+    flat: bool,
+    cut: bool,
 ) -> Limits:
     """The limits for a claim. Raises SettingsError for a threshold outside [0, 1).
 
@@ -64,7 +70,9 @@ def choose_limits(
     that in processed (or unknown) mode, the mode it was published for. Any other claim passes
     by the published default 0.99 and fails only where no calibrated margin known would accept it;
     between the two it is inconclusive, because nobody has measured what honest hardware does there.
-    A flat claim never fails below the worst honest flat claim on record (case 51).
+    There, a pair whose mode nobody declared is held to the limit of raw mode unless a sampler
+    ``cut`` it (padding on either side). A flat claim never fails below the worst honest flat claim
+    on record (case 51).
     """
     if threshold is not None:
         if not 0 <= threshold < 1:
@@ -75,7 +83,8 @@ def choose_limits(
         margin = 1 - published
         limits = Limits(published, margin, margin, True, f"the published threshold of {name}")
     else:
-        fail = RAW_FAIL_LIMIT if mode == "raw_logprobs" else PROCESSED_FAIL_LIMIT
+        whole = mode == "raw_logprobs" or (mode is None and not cut)
+        fail = RAW_FAIL_LIMIT if whole else PROCESSED_FAIL_LIMIT
         limits = Limits(
             DEFAULT_THRESHOLD, 1 - DEFAULT_THRESHOLD, fail, False, "the default, not calibrated"
         )

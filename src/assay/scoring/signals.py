@@ -42,12 +42,25 @@ def top1_agreement(arrays: ScoreArrays) -> float:
     rows = arrays.comparable
     if not rows.any():
         return math.nan
-    claim = np.where(arrays.claim_possible, arrays.claim_logprobs, -np.inf)
-    replay = np.where(arrays.replay_possible, arrays.replay_logprobs, -np.inf)
-    best = np.take_along_axis(arrays.claim_keys, claim.argmax(axis=1)[:, None], axis=1)
-    is_best = replay == replay.max(axis=1, keepdims=True)
-    agree = ((arrays.replay_keys == best) & is_best).any(axis=1)
+    # Lists are sorted from likely to unlikely but for a drawn token at their head, so in most rows
+    # both best alternatives stand first; only the others are searched.
+    claim, replay = arrays.claim_logprobs, arrays.replay_logprobs
+    agree = arrays.claim_keys[:, 0] == arrays.replay_keys[:, 0]
+    agree &= claim[:, 0] == np.maximum.reduce(claim, axis=1)
+    agree &= replay[:, 0] == np.maximum.reduce(replay, axis=1)
+    others = np.flatnonzero(~agree & rows)
+    if len(others):
+        agree[others] = _same_best(arrays.take(others))
     return float(agree[rows].mean())
+
+
+def _same_best(arrays: ScoreArrays) -> Bools:
+    """[positions]: the replay gives the claim's best alternative its own best value."""
+    place = arrays.claim_logprobs.argmax(axis=1)[:, None]
+    best = np.take_along_axis(arrays.claim_keys, place, axis=1)
+    replay = arrays.replay_logprobs
+    is_best = replay == replay.max(axis=1, keepdims=True)
+    return np.asarray(((arrays.replay_keys == best) & is_best).any(axis=1))
 
 
 def entropies(logprobs: Floats, possible: Bools) -> Floats:
@@ -56,11 +69,13 @@ def entropies(logprobs: Floats, possible: Bools) -> Floats:
     ``logprobs`` and ``possible`` [positions, k]. A lower bound of the true entropy: the rest is at
     least one outcome.
     """
-    chances = np.where(possible, np.exp(np.where(possible, logprobs, 0.0)), 0.0)
+    # A log probability is at most 0; where a server sent more, the verdict says so elsewhere.
+    values = np.where(possible, np.minimum(logprobs, 0.0), 0.0)
+    chances = np.where(possible, np.exp(values), 0.0)
     rest = np.clip(1 - chances.sum(axis=1), 0.0, None)
     with np.errstate(divide="ignore"):
         rest_term = np.where(rest > 0, -rest * np.log(np.where(rest > 0, rest, 1.0)), 0.0)
-    return np.asarray(-(chances * np.where(possible, logprobs, 0.0)).sum(axis=1) + rest_term)
+    return np.asarray(-(chances * values).sum(axis=1) + rest_term)
 
 
 def near_best(logprobs: Floats, possible: Bools) -> Floats:
@@ -111,6 +126,14 @@ def without_support(replay: Replay, positions: int) -> Count | None:
     places = [index for index, v in enumerate(values) if v is None or v == IMPOSSIBLE]
     allowed = max(1, math.ceil(SUPPORT_SHARE * positions))
     return Count(len(places), allowed, places[0] if places else None)
+
+
+def has_padding(arrays: ScoreArrays) -> bool:
+    """True when a side lists an impossible alternative: a sampler, or a limit, cut it."""
+    return bool(
+        (arrays.claim_counts.sum() > arrays.claim_possible.sum())
+        or (arrays.replay_counts.sum() > arrays.replay_possible.sum())
+    )
 
 
 def one_sided_padding(arrays: ScoreArrays) -> bool:

@@ -81,7 +81,7 @@ def _any_distances(arrays: ScoreArrays) -> Floats:
     """The published distance of any rows, by matching every pair of slots."""
     claimed, found = claimed_for_replay(arrays)
     empty = arrays.replay_keys == NO_REPLAY
-    missing = np.flatnonzero(~(found | empty).all(axis=1))
+    missing = np.flatnonzero(~(found | empty).all(axis=1) & arrays.comparable)
     if len(missing):
         smallest, second = _two_smallest(arrays.take(missing))
         following = smallest - (second - smallest)
@@ -111,11 +111,8 @@ def _terms(claimed: Floats, replayed: Floats) -> Floats:
 def _two_smallest(arrays: ScoreArrays) -> tuple[Floats, Floats]:
     """Smallest and second smallest claimed value [positions]; the sign quirk for single entries.
 
-    ``inf`` where the claim lists nothing."""
+    Every position must list something."""
     width = arrays.claim_logprobs.shape[1]
-    if width == 0:
-        nothing = np.full(len(arrays), np.inf)
-        return nothing, nothing
     listed = np.arange(width) < arrays.claim_counts[:, None]
     values = np.sort(np.where(listed, arrays.claim_logprobs, np.inf), axis=1)
     smallest, second = values[:, 0], values[:, min(1, width - 1)].copy()
@@ -187,16 +184,14 @@ def distances(arrays: ScoreArrays) -> Floats:
 def _next(arrays: ScoreArrays, possible: Bools) -> Floats:
     """Value [positions] of an alternative the claim does not list: impossible where the claim has
     padding, since then it lists all that can occur."""
-    values = np.where(possible, arrays.claim_logprobs, np.inf)
     count = possible.sum(axis=1)
-    if values.shape[1] == 0:
-        return np.full(len(arrays), IMPOSSIBLE_WIRE)
-    values = np.sort(values, axis=1)
-    smallest = values[:, 0]
-    second = values[:, min(1, values.shape[1] - 1)]
-    gap = np.where(count > 1, second, smallest + SINGLE_ENTRY_GAP) - smallest
-    padded = count < arrays.claim_counts
-    return np.where(padded, IMPOSSIBLE_WIRE, smallest - gap)
+    result = np.full(len(arrays), IMPOSSIBLE_WIRE)
+    complete = np.flatnonzero((count > 0) & (count == arrays.claim_counts))
+    if len(complete):
+        smallest, second = _two_smallest(arrays.take(complete))
+        gap = np.where(count[complete] > 1, second - smallest, SINGLE_ENTRY_GAP)
+        result[complete] = smallest - gap
+    return result
 
 
 def _only_claimed(

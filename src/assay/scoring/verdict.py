@@ -29,6 +29,7 @@ from assay.scoring.signals import (
     above_ceiling,
     entropies,
     first_disagreement,
+    has_padding,
     near_best,
     top1_agreement,
     without_support,
@@ -112,7 +113,7 @@ def judge(
         if not found:
             found.append(finding("block", "no_evidence", "no position can be compared"))
         # The threshold is checked even where nothing can be compared with it.
-        choose_limits(threshold, None, None, flat=False)
+        choose_limits(threshold, None, None, flat=False, cut=False)
         return _conclude(found, None, base)
     found += find.is_distribution(claim, replay, arrays)
     found += find.same_mode(claim, replay, arrays)
@@ -147,7 +148,8 @@ def _compare(pair: _Pair, found: list[Finding], base: dict[str, Any]) -> Verdict
     near = near_best(arrays.replay_logprobs, arrays.replay_possible)
     mean_near = float(near[arrays.comparable].mean())
     flat = mean_near >= FLAT_ALTERNATIVES
-    limits = choose_limits(pair.threshold, pair.model, pair.mode, flat=flat)
+    cut = has_padding(arrays)
+    limits = choose_limits(pair.threshold, pair.model, pair.mode, flat=flat, cut=cut)
     similarity = similarity_second(published)
     decision = decide(ours, informative, similarity, limits)
     ceiling = above_ceiling(ours)
@@ -155,10 +157,10 @@ def _compare(pair: _Pair, found: list[Finding], base: dict[str, Any]) -> Verdict
     blocked = any(f.effect == "block" for f in found)
     # A guessed mode, or numbers that cannot be compared, may never count against the claim.
     fair = not blocked and pair.replay.mode_source != "inferred"
-    found += find.not_constant(arrays, informative)
     found += _support(support, fair=fair)
-    found += _ceiling(ceiling, len(compared), fair=fair and not flat)
     if not blocked:
+        found += find.not_constant(arrays, informative)
+        found += _ceiling(ceiling, len(compared), fair=fair and not flat)
         found += _by_distance(pair, decision, limits, flat)
     scores = {
         "positions": len(compared),
