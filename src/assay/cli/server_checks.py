@@ -37,8 +37,9 @@ def server_checks(server: ServerIdentity) -> list[Check]:
         Check(
             "server dtype",
             "pass",
-            f"weights in {server.dtype}, attention backend {server.attention_backend}: an executor"
-            " with others rounds otherwise; allow for it in the threshold",
+            f"weights in {server.dtype}, attention backend"
+            f" {server.attention_backend or 'chosen by vLLM'}: an executor with others rounds"
+            " otherwise; allow for it in the threshold",
         ),
     ]
 
