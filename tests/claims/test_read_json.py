@@ -180,6 +180,22 @@ def test_case_20_prompt_ids_without_output_ids_show_that_ids_were_asked_for() ->
     assert refused(chat(content, choice={"token_ids": None})).code == "no_token_ids"
 
 
+def test_case_22_log_probabilities_asked_for_and_not_returned_are_named() -> None:
+    request = {"logprobs": True, "top_logprobs": None, "return_tokens_as_token_ids": True}
+    none = read_response(chat(choice={"logprobs": None}), request)
+    assert none.positions is None
+    assert any("case 22" in warning for warning in none.warnings)
+    chosen_only = read_response(chat([entry("token_id:100", -0.2, [])]), request)
+    assert positions(chosen_only)[0].logprob == -0.2
+
+
+def test_case_5_fewer_alternatives_than_asked_for_are_named() -> None:
+    """Two ids with one text become one key of a completions answer: four asked for, two left."""
+    claim = read_response(completion(), {"logprobs": 4})
+    assert any("fewer than the 4" in warning for warning in claim.warnings)
+    assert not any("fewer" in w for w in read_response(completion(), {"logprobs": 2}).warnings)
+
+
 @pytest.mark.parametrize("missing", [None, []])
 def test_case_23_missing_prompt_ids_are_never_an_empty_prompt(missing: Any) -> None:
     claim = read_response(chat(prompt_token_ids=missing), {"messages": [{"role": "user"}]})

@@ -321,6 +321,17 @@ def test_f27_what_is_not_a_number_never_passes(value: float, place: str) -> None
     assert (verdict.verdict, codes(verdict)) == ("inconclusive", ["not_finite"])
 
 
+def test_an_executor_does_not_choose_which_positions_are_compared() -> None:
+    """Twelve honest-looking positions and nothing to compare at the rest."""
+    shown = tuple(
+        p if index < 12 else p.model_copy(update={"top": ()})
+        for index, p in enumerate(positions(100, noise=HONEST))
+    )
+    verdict = judge(claim_of(shown), replay_of(positions(100)))
+    assert (verdict.verdict, codes(verdict)) == ("inconclusive", ["partial_evidence"])
+    assert verdict.reasons[0].position == 12
+
+
 # --- modes
 
 

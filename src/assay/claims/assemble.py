@@ -201,6 +201,7 @@ def build_claim(raw: RawResponse, request: dict[str, Any] | None) -> Claim:
             field="choices[0].token_ids",
         )
     output = read_output(raw)
+    _warn_about_request(raw, asked, output)
     prompt = _prompt(raw, asked)
     return Claim(
         id=raw.id or _name_of(raw, output),
@@ -216,6 +217,25 @@ def build_claim(raw: RawResponse, request: dict[str, Any] | None) -> Claim:
         engine=EngineIdentity(model=raw.model, system_fingerprint=raw.system_fingerprint),
         warnings=tuple(raw.warnings),
     )
+
+
+def _warn_about_request(raw: RawResponse, asked: dict[str, Any], output: Output) -> None:
+    """Name what was asked for and did not come."""
+    if asked.get("logprobs") and not output.positions:
+        raw.warnings.append(
+            "log probabilities were asked for and the answer has none; some servers need"
+            " top_logprobs beside logprobs (case 22)"
+        )
+    k = asked.get("top_logprobs" if raw.endpoint == "chat" else "logprobs")
+    if not isinstance(k, int) or isinstance(k, bool) or not output.positions:
+        return
+    fewer = [i for i, p in enumerate(output.positions) if 0 < len(p.top) + p.duplicates < k]
+    if fewer:
+        raw.warnings.append(
+            f"{len(fewer)} positions list fewer than the {k} alternatives asked for, first at"
+            f" position {fewer[0]}: ids that decode to one text were merged (case 5), or the"
+            " server gives no more"
+        )
 
 
 def _spelled_in_ids(raw: RawResponse) -> bool:

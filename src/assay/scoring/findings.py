@@ -13,7 +13,7 @@ from assay.claims.account import Check
 from assay.claims.claim import Claim, Replay
 from assay.claims.positions import IMPOSSIBLE, Position
 from assay.scoring.arrays import Bools, Floats, ScoreArrays
-from assay.scoring.constants import IMPOSSIBLE_WIRE, MASS_TOLERANCE
+from assay.scoring.constants import CEILING_SHARE, IMPOSSIBLE_WIRE, MASS_TOLERANCE
 from assay.scoring.result import Reason
 from assay.scoring.signals import one_sided_padding, scale_factor
 
@@ -86,6 +86,31 @@ def evidence_present(claim: Claim, replay: Replay) -> list[Finding]:
                 )
             ]
     return []
+
+
+def partial_evidence(arrays: ScoreArrays) -> list[Finding]:
+    """Alternatives at some positions only: an executor must not choose what is compared.
+
+    One position may be bare (an end token: case 9), or as many as the ceiling allows.
+    """
+    found = []
+    allowed = max(1, math.floor(CEILING_SHARE * len(arrays)))
+    for name, empty, other in (
+        ("claim", arrays.claim_counts == 0, arrays.replay_counts > 0),
+        ("replay", arrays.replay_counts == 0, arrays.claim_counts > 0),
+    ):
+        places = np.flatnonzero(empty & other)
+        if len(places) > allowed:
+            found.append(
+                finding(
+                    "hold",
+                    "partial_evidence",
+                    f"the {name} has no alternatives at {len(places)} of {len(arrays)} positions"
+                    " where the other side has them",
+                    int(places[0]),
+                )
+            )
+    return found
 
 
 def unreadable_numbers(claim: Claim, replay: Replay) -> list[Finding]:

@@ -11,7 +11,6 @@ import numpy as np
 
 from assay.claims.account import Known, check_account
 from assay.claims.claim import Claim, LogprobsMode, Replay
-from assay.errors import ClaimError, ReplayError
 from assay.scoring import findings as find
 from assay.scoring.arrays import Floats, ScoreArrays, build_arrays
 from assay.scoring.constants import CEILING_DISTANCE, CEILING_MIN_POSITIONS, FLAT_ALTERNATIVES
@@ -23,6 +22,11 @@ from assay.scoring.decision import (
     informative_positions,
 )
 from assay.scoring.findings import Finding, finding
+from assay.scoring.refusals import (
+    verdict_on_unreadable_claim,
+    verdict_on_unreadable_replay,
+    verdict_without_replay,
+)
 from assay.scoring.result import Kind, Outcome, Reason, Verdict
 from assay.scoring.signals import (
     Count,
@@ -50,13 +54,7 @@ __all__ = [
 
 KindChoice = Literal["auto", "enforced", "natural"]
 
-CONTENT_CODES = frozenset({"malformed", "position_gap"})
-"""ClaimError codes that an executor's own words cause, so that they count against it."""
-
 _OUTCOMES: dict[bool | None, Outcome] = {True: "pass", False: "fail", None: "inconclusive"}
-
-KEPT_CODES = frozenset({"mode_mismatch", "no_evidence", "prompt_mismatch", "no_token_ids"})
-"""ReplayError codes that say more than "the replay is not available"."""
 
 
 def judge(
@@ -115,6 +113,7 @@ def judge(
         # The threshold is checked even where nothing can be compared with it.
         choose_limits(threshold, None, None, flat=False, cut=False)
         return _conclude(found, None, base)
+    found += find.partial_evidence(arrays)
     found += find.is_distribution(claim, replay, arrays)
     found += find.same_mode(claim, replay, arrays)
     return _compare(_Pair(claim, replay, arrays, threshold), found, base)
@@ -334,33 +333,3 @@ def _by_distance(pair: _Pair, decision: Decision, limits: Limits, flat: bool) ->
             " claim is needed",
         )
     ]
-
-
-def verdict_without_replay(error: ReplayError) -> Verdict:
-    """The verdict when the validator's engine could not replay.
-
-    A refusal that the claim's own content causes counts against it (case 46); an outage or a limit
-    of the validator says nothing about the executor.
-    """
-    if error.blame == "claim":
-        reason = Reason(code="claim_rejected_by_engine", message=str(error))
-        return Verdict(verdict="fail", reasons=(reason,))
-    code = error.code if error.code in KEPT_CODES else "replay_unavailable"
-    return Verdict(
-        verdict="inconclusive", reasons=(Reason(code=code, message=f"{error.code}: {error}"),)
-    )
-
-
-def verdict_on_unreadable_claim(error: ClaimError) -> Verdict:
-    """The verdict on a body that is no claim: a fail where its content breaks the protocol
-    (``malformed``, ``position_gap``: case 27), inconclusive where nothing was claimed at all."""
-    outcome: Outcome = "fail" if error.code in CONTENT_CODES else "inconclusive"
-    return Verdict(verdict=outcome, reasons=(Reason(code=error.code, message=str(error)),))
-
-
-def verdict_on_unreadable_replay(error: ClaimError) -> Verdict:
-    """A broken answer of the validator's own engine decides nothing."""
-    message = f"the replay cannot be read: {error}"
-    return Verdict(
-        verdict="inconclusive", reasons=(Reason(code="replay_unavailable", message=message),)
-    )
