@@ -1,7 +1,7 @@
 """``talk``: a client of one real server, chosen by the test's parameter.
 
-The fixture is parametrised with session scope, so pytest groups the tests of one server and ends
-it before the next one starts: never more than one of these runs.
+The tests are put in the order of their servers, so that each is started once and ended before the
+next one starts: never more than one of these runs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,25 @@ import pytest
 from tests.engine import servers
 from tests.engine.talk import Talk
 from tests.support.server import Server, ServerSpec
+
+HERE = Path(__file__).parent
+SERVERS = ("v1", "v1-async", "v1-tp2", "v1-ngram", "v2", "v2-async", "real")
+
+
+def _server(item: pytest.Item) -> int:
+    """Where the test's server comes in the order; tests that start their own come last."""
+    callspec = getattr(item, "callspec", None)
+    name = callspec.params.get("talk") if callspec is not None else None
+    return len(SERVERS) if name is None else SERVERS.index(name)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """pytest itself groups by the index of a parameter, which differs from test to test."""
+    places = [at for at, item in enumerate(items) if item.path.is_relative_to(HERE)]
+    ordered = sorted((items[at] for at in places), key=_server)
+    for at, item in zip(places, ordered, strict=True):
+        items[at] = item
 
 
 @pytest.fixture(scope="session")
