@@ -18,7 +18,7 @@ from vllm.sequence import IntermediateTensors
 from assay.errors import SettingsError, SurfaceError
 from assay.plugin.poc import metadata as attention
 from assay.plugin.poc.reflect import decoder_layers, reflections
-from assay.plugin.poc.scratch import ScratchCache, bound, layout_of
+from assay.plugin.poc.scratch import ScratchCache, bound, layout_of, shared_owners
 from assay.poc.torch_batch import (
     embedding_dtype,
     input_embeddings,
@@ -62,9 +62,17 @@ class PocForward:
         self._groups = attention.groups_of(runner)
         names = [name for group in self._groups for name in group.layer_names]
         self._layers = {name: context[name] for name in names}
+        self._owners = shared_owners(self._layers)
         self.n_layers = self._config.model_config.get_total_num_hidden_layers()
         self._decoder = decoder_layers(
-            model, self.n_layers, {id(module) for module in self._layers.values()}
+            model,
+            self.n_layers,
+            range(
+                *self._config.model_config.get_layers_start_end_indices(
+                    self._config.parallel_config
+                )
+            ),
+            {id(module) for module in self._layers.values()},
         )
         self.hidden_size = self._config.model_config.get_hidden_size()
         self.token_budget = self._config.scheduler_config.max_num_batched_tokens
@@ -142,13 +150,22 @@ class PocForward:
         return {"inputs_embeds": embeddings.view(tokens, -1), "input_ids": ids}
 
     def _caches(self, batch: int, seq_len: int) -> dict[str, torch.Tensor]:
+        """The scratch tensor of every layer, zero in the slots that the batch leaves empty."""
+        device = self._runner.device
         caches = {}
         for group in self._groups:
             blocks = attention.blocks_needed(batch, seq_len, group.block_size)
+            layouts = set()
             for name in group.layer_names:
                 cache = self._layers[name].kv_cache
-                layout = layout_of(cache, self._kernel_blocks(group.block_size, cache), name)
+                kernel_blocks = self._kernel_blocks(group.block_size, cache)
+                layout = layout_of(cache, kernel_blocks, name, self._owners.get(name, ""))
                 caches[name] = self._scratch.get(layout, blocks)
+                layouts.add(layout)
+            tails = attention.part_filled(batch, seq_len, group.block_size, device)
+            if tails is not None:
+                for layout in layouts:
+                    self._scratch.clear(layout, tails)
         return caches
 
     def _kernel_blocks(self, kernel_block_size: int, cache: Any) -> int:

@@ -45,6 +45,20 @@ def blocks_needed(batch: int, seq_len: int, block_size: int) -> int:
     return 1 + batch * -(-seq_len // block_size)
 
 
+def part_filled(
+    batch: int, seq_len: int, block_size: int, device: torch.device
+) -> torch.Tensor | None:
+    """The last block of every sequence, int64 ``[batch]``; ``None`` where sequences fill theirs.
+
+    Kernels read whole blocks and give the slots past the end a weight of 0, but 0 x NaN is NaN:
+    what a broken batch left there would break every batch after it.
+    """
+    width = -(-seq_len // block_size)
+    if seq_len % block_size == 0:
+        return None
+    return torch.arange(width, batch * width + 1, width, device=device)
+
+
 def build(
     groups: list[Group], batch: int, seq_len: int, device: torch.device
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor], torch.Tensor]:

@@ -1,8 +1,9 @@
 """One scratch KV cache for a proof-of-compute forward; live blocks are never touched.
 
 Layers run one after another and a proof needs no cache after its layer, so all layers of one
-layout share one tensor. Every attention layer is re-bound to it for the forward and bound back on
-every exit path. Block 0 stays unused: padding kernels skip it (F24).
+layout share one tensor; a layer whose cache later layers read (KV sharing) has one with them
+alone. Every attention layer is re-bound to it for the forward and bound back on every exit path.
+Block 0 stays unused: padding kernels skip it (F24).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ MIB = 1 << 20
 class Layout:
     """What two layers must have in common to share a scratch tensor.
 
-    ``shape`` with the block dimension set to 0; ``order`` lists dimensions from the widest stride.
+    ``shape`` with the block dimension set to 0; ``order`` lists dimensions from the widest stride;
+    ``owner`` names the layer whose cache others read, and is empty for all the rest.
     """
 
     shape: tuple[int, ...]
@@ -34,9 +36,20 @@ class Layout:
     dtype: torch.dtype
     device: torch.device
     block_dim: int
+    owner: str = ""
 
 
-def layout_of(cache: Any, n_blocks: int, name: str) -> Layout:
+def shared_owners(layers: dict[str, Any]) -> dict[str, str]:
+    """Layer -> the layer that writes the cache it reads, for both sides of every KV sharing."""
+    readers = {
+        name: target
+        for name, layer in layers.items()
+        if (target := getattr(layer, "kv_sharing_target_layer_name", None)) is not None
+    }
+    return {target: target for target in readers.values()} | readers
+
+
+def layout_of(cache: Any, n_blocks: int, name: str, owner: str = "") -> Layout:
     """The layout of a layer's live cache of ``n_blocks`` kernel blocks; SurfaceError if unknown."""
     if not isinstance(cache, torch.Tensor) or cache.ndim < 3:
         raise SurfaceError(
@@ -52,7 +65,7 @@ def layout_of(cache: Any, n_blocks: int, name: str) -> Layout:
     shape = tuple(0 if dim == block_dim else size for dim, size in enumerate(cache.shape))
     strides = cache.stride()
     order = tuple(sorted(range(cache.ndim), key=lambda dim: (-strides[dim], dim)))
-    return Layout(shape, order, cache.dtype, cache.device, block_dim)
+    return Layout(shape, order, cache.dtype, cache.device, block_dim, owner)
 
 
 class ScratchCache:
@@ -76,6 +89,12 @@ class ScratchCache:
                 self.bytes / MIB,
             )
         return held
+
+    def clear(self, layout: Layout, blocks: torch.Tensor) -> None:
+        """Zero ``blocks`` (int64, on the device) of the tensor of ``layout``."""
+        # As bytes: filling is not implemented for every cache dtype (float8).
+        tensor = self._tensors[layout].view(torch.uint8)
+        tensor.index_fill_(layout.block_dim, blocks, 0)
 
     @property
     def bytes(self) -> int:
