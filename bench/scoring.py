@@ -29,8 +29,7 @@ from assay.scoring.signals import above_ceiling, top1_agreement
 from assay.scoring.value import published_distances, similarity_first, similarity_second
 
 NOISE = 0.002
-"""Relative noise of the replay's log probabilities: rounding of another device (bfloat16 against
-float32 on SmolLM2 gives distances of 0.0015)."""
+"""Relative noise of the replay's log probabilities: what another device of the same dtype makes of it."""
 AGREEMENT = 1e-9
 REQUIRED_RATIO = 100
 

@@ -41,10 +41,11 @@ SUPPORT_SHARE: Final = 0.03
 """Processed mode: more than max(1, ceil(0.03 N)) positions whose forced token the validator's own
 sampler could not draw are rejected."""
 
-# --- Our verdict. Measured on SmolLM2-135M-Instruct, raw mode, top 5, 8 prompts x 48 tokens at
-# --- temperature 0.7 (float32 against a rounded copy): bfloat16 0.0015, int8 by rows 0.011, int4 in
-# --- groups of 32 0.085, two unrelated answers 0.18 mean distance. Standard deviation / mean was
-# --- 0.4 to 1.2 within a claim, and neighbours were uncorrelated.
+# --- Our verdict. Measured by bench/distances.py on SmolLM2-135M-Instruct, raw mode, top 5, 8
+# --- prompts x 48 tokens at temperature 0.7, against the model in float32. Mean distance: computed in
+# --- bfloat16 0.0064, int8 weights by rows 0.0115, fp8 0.025, int4 in groups of 32 0.087 (claims
+# --- 0.071 to 0.108); two unrelated answers 0.18. Standard deviation / mean within a claim was 0.4 to
+# --- 1.0, and neighbours were uncorrelated (-0.03 to 0.10).
 
 DISTANCE_SHAPE: Final = 1.0
 """Shape of the gamma law that distances of one claim are taken to follow: 1 is the exponential
@@ -54,14 +55,14 @@ ERROR_RATE: Final = 0.01
 better (worse) than the limit fail (pass) far less often. Smaller = more inconclusive."""
 MIN_INFORMATIVE: Final = 12
 """Informative positions a pass needs. The mildest cheat measured (int8 weights) shows a position
-within the default limit of 0.01 with probability 0.55; so many in a row are luck once in a
+within the default limit of 0.01 with probability 0.54 to 0.55; so many in a row are luck once in a
 thousand: ceil(ln 0.001 / ln 0.55) = 12."""
 MIN_INFORMATIVE_FAIL: Final = 5
 """Informative positions a fail by distance needs. Single honest positions reach 0.33
 (kaitakuai-experiments, minimax-m27_en, validation-7), so one or two prove nothing."""
 RAW_FAIL_LIMIT: Final = 1 - 0.951
 """Mean distance that is wrong in raw mode whatever the model: the tightest margin that a network
-has published after calibration (GLM-5.3). Honest rounding noise is 0.0015, int4 0.085; between
+has published after calibration (GLM-5.3). Another dtype moves a claim by 0.006, int4 weights by 0.087; between
 the default pass limit 0.01 and this, an uncalibrated claim is inconclusive."""
 PROCESSED_FAIL_LIMIT: Final = 0.10
 """The same for processed mode (or a cut distribution), per informative position: the loosest
@@ -73,7 +74,7 @@ fleet (case 51). Unrelated answers lie at 0.18."""
 FLAT_ALTERNATIVES: Final = 2.5
 """Mean number of alternatives within 1 nat of the best, itself included, from which the
 validator's own distributions make a claim flat. Plain answers of SmolLM2 at
-temperature 0.7 have 1.2 to 2.2; five equally likely alternatives have 5."""
+temperature 0.7 have 1.4 to 2.2; five equally likely alternatives have 5."""
 NEAR_BEST_NATS: Final = 1.0
 """What "within 1 nat" means: at least 1/e of the best alternative's probability."""
 CEILING_MIN_POSITIONS: Final = 50

@@ -5,7 +5,7 @@ did not earn. Here a claim is measured only by its *informative* positions, and 
 compared with a mean without asking how far that mean could be luck:
 
 - Distances within a claim spread about as wide as they are large (measured: deviation / mean 0.4
-  to 1.2, see ``constants``), so they are taken as draws of a gamma law of shape 1 (exponential) with
+  to 1.0 in raw mode, 0.6 to 1.4 over the informative positions of recorded processed pairs), so they are taken as draws of a gamma law of shape 1 (exponential) with
   the executor's own mean m. The sum S of n of them then follows Gamma(n, m).
 - **Pass** when an executor whose true mean lies *at* the pass limit would show a sum as small as S
   with probability at most 1 %, and n >= 12.
