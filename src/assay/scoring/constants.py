@@ -62,8 +62,8 @@ MIN_INFORMATIVE_FAIL: Final = 5
 (kaitakuai-experiments, minimax-m27_en, validation-7), so one or two prove nothing."""
 RAW_FAIL_LIMIT: Final = 1 - 0.951
 """Mean distance that is wrong in raw mode whatever the model: the tightest margin that a network
-has published after calibration (GLM-5.3). Another dtype moves a claim by 0.006, int4 weights by 0.087; between
-the default pass limit 0.01 and this, an uncalibrated claim is inconclusive."""
+has published after calibration (GLM-5.3). Another dtype moves a claim by 0.006, int4 weights by
+0.087; between the default pass limit 0.01 and this, an uncalibrated claim is inconclusive."""
 PROCESSED_FAIL_LIMIT: Final = 0.10
 """The same for processed mode (or a cut distribution), per informative position: the loosest
 published margin.

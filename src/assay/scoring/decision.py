@@ -5,8 +5,9 @@ did not earn. Here a claim is measured only by its *informative* positions, and 
 compared with a mean without asking how far that mean could be luck:
 
 - Distances within a claim spread about as wide as they are large (measured: deviation / mean 0.4
-  to 1.0 in raw mode, 0.6 to 1.4 over the informative positions of recorded processed pairs), so they are taken as draws of a gamma law of shape 1 (exponential) with
-  the executor's own mean m. The sum S of n of them then follows Gamma(n, m).
+  to 1.0 in raw mode, 0.6 to 1.4 over the informative positions of recorded processed pairs), so
+  they are taken as draws of a gamma law of shape 1 (exponential) with the executor's own mean m.
+  The sum S of n of them then follows Gamma(n, m).
 - **Pass** when an executor whose true mean lies *at* the pass limit would show a sum as small as S
   with probability at most 1 %, and n >= 12.
 - **Fail** when an executor whose true mean lies *at* the fail limit would show a sum as large as S
