@@ -156,6 +156,17 @@ async def test_the_address_is_sent_as_it_was_given(tmp_path: Path) -> None:
     assert receiver.paths[0] == path.encode() + b"/generated"
 
 
+async def test_mined_vectors_are_sent_every_interval_not_batch_by_batch(tmp_path: Path) -> None:
+    async with (
+        Receiver().serving() as receiver,
+        running(tmp_path / "o.db", callback_interval_sec=0.5) as server,
+    ):
+        await server.post("/init/generate", init_body(url=receiver.url, batch_size=2))
+        await until(lambda: len(receiver.taken) == 3)
+        await server.post("/stop")
+        assert len(server.engine.batches) > 3 * len(receiver.taken)
+
+
 async def test_posts_are_bounded(tmp_path: Path) -> None:
     async with Receiver().serving() as receiver:
         made = deliveries(tmp_path / "o.db")

@@ -141,11 +141,9 @@ class Deliveries:
                 # When the interval is over, send what has come together.
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(receiver.news.wait(), interval)
-            receiver.urgent = False
             receiver.news.clear()
             try:
-                while await self._deliver_one(receiver):
-                    continue
+                await self._deliver_due(receiver)
             except StoreError as error:
                 logger.error("poc: callbacks to %s wait: %s", receiver.url, error)
                 await asyncio.sleep(LONGEST_BACKOFF)
@@ -156,11 +154,19 @@ class Deliveries:
                 del self._receivers[receiver.url]
                 return
 
-    async def _deliver_one(self, receiver: _Receiver) -> bool:
-        """One request, and what follows from its outcome. False when nothing waits."""
-        post = await asyncio.to_thread(self._outbox.next_post, receiver.url, POST_ARTIFACTS)
-        if post is None:
-            return False
+    async def _deliver_due(self, receiver: _Receiver) -> None:
+        """Send what waits now. What is mined meanwhile waits for the next interval, unless urgent."""
+        due = receiver.artifacts + receiver.results
+        while due > 0 or receiver.urgent:
+            receiver.urgent = False
+            post = await asyncio.to_thread(self._outbox.next_post, receiver.url, POST_ARTIFACTS)
+            if post is None:
+                return
+            if await self._deliver(receiver, post):
+                due -= post.count + int(post.kind == "validated")
+
+    async def _deliver(self, receiver: _Receiver, post: Post) -> bool:
+        """One request, and what follows from its outcome; whether the receiver took it."""
         async with self._slots:
             error = await self._send(post)
         if error is None:
@@ -177,7 +183,7 @@ class Deliveries:
         self._metrics.callbacks.labels(outcome="failed").inc()
         self._log_failure(receiver, error)
         await asyncio.sleep(min(FIRST_BACKOFF * 2 ** (receiver.failures - 1), LONGEST_BACKOFF))
-        return True
+        return False
 
     async def _send(self, post: Post) -> str | None:
         """POST it; None when the receiver took it, else why not."""

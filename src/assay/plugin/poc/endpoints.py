@@ -36,10 +36,9 @@ class PocEndpoints:
     def attach(self, app: FastAPI) -> None:
         """Add routes, the gate and the end of life to an app that is still being built.
 
-        The middleware must be in before the first request builds the stack (F43), and here it
-        becomes the innermost: vLLM adds its own, with the API key check, around it. The
-        server's own lifespan is wrapped, because ``on_event`` handlers are ignored beside one
-        (F42).
+        The middleware must be in before the first request builds the stack (F43); it stays inside
+        those vLLM adds later, with the API key check. The server's own lifespan is wrapped,
+        because ``on_event`` handlers are ignored beside one (F42).
         """
         args = app.state.args
         keys = ApiKeys([*(args.api_key or [envs.VLLM_API_KEY or ""])])

@@ -87,7 +87,7 @@ class Gate:
 
 
 class GateMiddleware:
-    """Innermost middleware: what it refuses has passed vLLM's own checks (API key) already."""
+    """Inside vLLM's own middleware: what it refuses has passed the API key check already."""
 
     def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self._app = app

@@ -14,6 +14,8 @@ from assay.poc.artifact_file import Challenge
 
 FORWARD = "assay_poc_forward"
 PROFILE = "assay_poc_profile"
+RESUME_WITHIN = 30.0
+"""Seconds an abort that is no longer wanted may take to leave the engine as it was."""
 
 
 class VllmPocEngine:
@@ -25,6 +27,8 @@ class VllmPocEngine:
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
+        # Held from our own pause to its end, which nobody else may take for a sleeping engine.
+        self._pausing = asyncio.Lock()
 
     @property
     def errored(self) -> bool:
@@ -57,8 +61,8 @@ class VllmPocEngine:
         return {**workers[0], "token_budget": budget}
 
     async def asleep(self) -> bool:
-        # True as well while the scheduler is paused (sleep level 0, weight updates).
-        return bool(await self._public(self._client.is_sleeping()))
+        async with self._pausing:
+            return await self._is_sleeping()
 
     async def abort_all(self) -> None:
         """Abort in the engine itself, by nobody's ids: nothing can be missed, children of an
@@ -67,17 +71,27 @@ class VllmPocEngine:
         Pausing drops what is running; resuming at once lets the next admitted request run. A
         pause that somebody else made is left alone.
         """
-        if await self.asleep():
-            raise AsleepError
-        pause = asyncio.ensure_future(self._pause_and_resume())
-        # Cancelled between the two, the engine would stay paused.
-        await asyncio.shield(pause)
+        both = asyncio.ensure_future(self._pause_and_resume())
+        try:
+            await asyncio.shield(both)
+        except asyncio.CancelledError:
+            # Cancelled between the two, the engine would stay paused; resumed later, it would
+            # wake up under somebody who has put it to sleep meanwhile.
+            await asyncio.wait({both}, timeout=RESUME_WITHIN)
+            raise
 
     async def _pause_and_resume(self) -> None:
-        try:
-            await self._public(self._client.pause_generation(mode="abort", clear_cache=False))
-        finally:
-            await self._public(self._client.resume_generation())
+        async with self._pausing:
+            if await self._is_sleeping():
+                raise AsleepError
+            try:
+                await self._public(self._client.pause_generation(mode="abort", clear_cache=False))
+            finally:
+                await self._public(self._client.resume_generation())
+
+    async def _is_sleeping(self) -> bool:
+        # True as well while the scheduler is paused (sleep level 0, weight updates).
+        return bool(await self._public(self._client.is_sleeping()))
 
     def _engines(self) -> list[Any]:
         """Identities of the data-parallel engines, empty without data parallelism."""

@@ -1,0 +1,200 @@
+"""The routes on a real vLLM server (V1, tiny model): real workers, real abort, real shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.plugin.poc.fake import Receiver, generate_body, init_body, until
+from tests.support import specs
+from tests.support.server import Server
+
+pytestmark = pytest.mark.engine
+
+CHAT = {
+    "model": "model",
+    "messages": [{"role": "user", "content": "hi"}],
+    "temperature": 0,
+    "ignore_eos": True,
+    "logprobs": True,
+    "top_logprobs": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def server(start_server: Any, tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """Exclusive policy, development routes for /sleep, an outbox of its own."""
+    store = tmp_path_factory.mktemp("poc") / "outbox.sqlite3"
+    spec = specs.v1(tiny_path, plugin=True, max_model_len=specs.TINY_MODEL_LENGTH)
+    env = {
+        **spec.env,
+        "VLLM_SERVER_DEV_MODE": "1",
+        "POC_STORE": str(store),
+        "POC_CALLBACK_INTERVAL_SEC": "0.2",
+    }
+    return start_server("v1-poc", replace(spec, env=env))
+
+
+@pytest.fixture
+async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=120) as client:
+        yield client
+        await post(client, "/stop")
+
+
+async def post(client: httpx.AsyncClient, path: str, body: Any = None) -> httpx.Response:
+    content = None if body is None else json.dumps(body).encode()
+    return await client.post("/api/v1/pow" + path, content=content)
+
+
+async def chat(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
+    return await client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 20, **changes})
+
+
+async def running_requests(client: httpx.AsyncClient) -> float:
+    for line in (await client.get("/metrics")).text.splitlines():
+        if line.startswith("vllm:num_requests_running{"):
+            return float(line.rpartition(" ")[2])
+    raise AssertionError("vLLM has no gauge of running requests")
+
+
+async def test_mining_aborts_chat_answers_503_and_leaves_chat_as_it_was(
+    http: httpx.AsyncClient,
+) -> None:
+    """F35, F36, F37, F49, F50, case 39, case 49."""
+    before = (await chat(http)).json()["choices"]
+    async with Receiver().serving() as receiver:
+        requests = [asyncio.create_task(chat(http, max_tokens=900)) for _ in range(3)]
+        requests.append(asyncio.create_task(chat(http, max_tokens=900, n=2, temperature=1)))
+        async with asyncio.timeout(60):
+            while await running_requests(http) < 5:
+                assert not any(request.done() for request in requests)
+        assert (await post(http, "/init/generate", init_body(url=receiver.url))).status_code == 200
+        for answer in await asyncio.gather(*requests):
+            assert answer.status_code == 200
+            reasons = {choice["finish_reason"] for choice in answer.json()["choices"]}
+            assert reasons == {"abort"}
+        refused = await chat(http)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        await until(lambda: len(receiver.nonces()) > 100, 60)
+        status = (await http.get("/api/v1/pow/status")).json()
+        assert status["status"] == "GENERATING"
+        assert status["stats"]["total_failed"] == 0
+        await post(http, "/stop")
+        done = (await chat(http)).json()["choices"]
+        assert done == before
+        await until(lambda: sorted(receiver.nonces()) == list(range(len(receiver.nonces()))), 60)
+
+
+async def test_generate_right_after_init_is_queued_not_called_asleep(
+    http: httpx.AsyncClient,
+) -> None:
+    """Our own abort pauses the scheduler for a moment; nobody may take that for sleep."""
+    for _ in range(5):
+        assert (await post(http, "/init/generate", init_body())).status_code == 200
+        assert (await post(http, "/generate", generate_body([1]))).status_code == 200
+        await post(http, "/stop")
+
+
+async def test_vectors_validate_against_themselves_and_not_against_another_key(
+    http: httpx.AsyncClient,
+) -> None:
+    nonces = list(range(40))
+    made = (await post(http, "/generate", generate_body(nonces, wait=True))).json()
+    assert made["profile"]["runner"] == "v1"
+    loose = {"dist_threshold": 0.1, "p_mismatch": 0.05, "p_value_threshold": 0.01}
+    for key, fraud in (("node-key", False), ("another-key", True)):
+        body = generate_body(
+            nonces,
+            wait=True,
+            public_key=key,
+            batch_size=7,
+            validation={"artifacts": made["artifacts"], "profile": made["profile"]},
+            stat_test=loose,
+        )
+        verdict = (await post(http, "/generate", body)).json()
+        assert verdict["n_total"] == 40
+        assert verdict["fraud_detected"] is fraud, verdict["mean_distance"]
+        assert verdict["verdict"] == ("fail" if fraud else "pass")
+
+
+async def test_the_stronger_seed_gives_other_vectors(http: httpx.AsyncClient) -> None:
+    """F26: the flag reaches the forward."""
+    plain = (await post(http, "/generate", generate_body([1], wait=True))).json()
+    body = generate_body([1], wait=True, poc_stronger_rng=True)
+    strong = (await post(http, "/generate", body)).json()
+    assert plain["artifacts"] != strong["artifacts"]
+
+
+async def test_case_44_asleep_refused_awake_served(http: httpx.AsyncClient) -> None:
+    assert (await post(http, "/init/generate", init_body())).status_code == 200
+    assert (await http.post("/sleep?level=0")).status_code == 409
+    await post(http, "/stop")
+    assert (await http.post("/sleep?level=0")).status_code == 200
+    try:
+        for path, body in (
+            ("/init/generate", init_body()),
+            ("/generate", generate_body([1], wait=True)),
+        ):
+            assert (await post(http, path, body)).status_code == 409
+    finally:
+        await http.post("/wake_up")
+    assert (await post(http, "/generate", generate_body([1], wait=True))).status_code == 200
+    assert (await chat(http)).status_code == 200
+
+
+async def test_f44_metrics_name_routes_and_show_poc(http: httpx.AsyncClient) -> None:
+    await post(http, "/generate", generate_body([1, 2], wait=True))
+    text = (await http.get("/metrics")).text
+    assert 'handler="/api/v1/pow/generate"' in text
+    computed = [
+        line for line in text.splitlines() if line.startswith("assay_poc_vectors_computed_total ")
+    ]
+    assert float(computed[0].rpartition(" ")[2]) >= 2
+    for part in ("inputs", "metadata", "forward", "projection"):
+        assert f'assay_poc_forward_seconds_total{{part="{part}"}}' in text
+    for name in ("queued_nonces", "gate_closed", "artifacts_waiting"):
+        assert f"assay_poc_{name} 0.0" in text
+
+
+async def test_f52_versions(http: httpx.AsyncClient) -> None:
+    versions = (await http.get("/api/v1/pow/versions")).json()
+    assert versions["poc_validation_inference"] is True
+    assert versions["vllm_version"].startswith("0.")
+
+
+async def test_over_the_token_budget_is_refused_and_the_engine_lives(
+    http: httpx.AsyncClient,
+) -> None:
+    """Case 49: an undersized max_num_batched_tokens."""
+    params = {"model": "model", "seq_len": 1024}
+    answer = await post(http, "/init/generate", init_body(params=params, batch_size=32))
+    assert answer.status_code == 400
+    assert "32 x 1024 = 32768 tokens" in answer.json()["detail"]
+    assert (await post(http, "/generate", generate_body([1], wait=True))).status_code == 200
+
+
+async def test_f42_shutdown_ends_mining_waiters_and_the_server(server: Server) -> None:
+    """Last: it stops the server of this module."""
+    async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=60) as client:
+        assert (await post(client, "/init/generate", init_body())).status_code == 200
+        waiter = asyncio.create_task(post(client, "/generate", generate_body([1], wait=True)))
+        await asyncio.sleep(0.3)
+        assert not waiter.done()
+        os.kill(server.pid, signal.SIGINT)
+        await until(server.exited, 30)
+        with contextlib.suppress(httpx.TransportError):  # the connection may go with the server
+            assert (await waiter).status_code == 503
+    log = server.log_text()
+    assert "Application shutdown complete" in log
+    assert "Traceback" not in log
+    assert "was never awaited" not in log
