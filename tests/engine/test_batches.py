@@ -51,10 +51,10 @@ def test_case_15_eight_replays_one_with_a_chunked_prompt(talk: Talk, runner: str
 
 
 def test_case_15_preempted_replays_resume_where_they_were(talk: Talk, runner: str) -> None:
-    """Case 15, fault 1: more replays than rows and cache blocks, so that some are preempted."""
+    """Case 15, fault 1: eight replays need 24 blocks of 19, so that some are preempted."""
     rng = np.random.default_rng(51)
-    prompts = [ids(rng, 20 + n) for n in range(ROWS + 2)]
-    traces = [ids(rng, 80 + n) for n in range(ROWS + 2)]
+    prompts = [ids(rng, 20 + n) for n in range(ROWS)]
+    traces = [ids(rng, 60 + n) for n in range(ROWS)]
     before = talk.metric("vllm:num_preemptions_total")
     alone = [talk.ask(replay(p, t, "alone")) for p, t in zip(prompts, traces, strict=True)]
     assert talk.metric("vllm:num_preemptions_total") == before
