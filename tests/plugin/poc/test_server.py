@@ -60,11 +60,12 @@ async def chat(client: httpx.AsyncClient, **changes: Any) -> httpx.Response:
     return await client.post("/v1/chat/completions", json={**CHAT, "max_tokens": 20, **changes})
 
 
-async def running_requests(client: httpx.AsyncClient) -> float:
+async def metric(client: httpx.AsyncClient, name: str) -> float:
+    """The first sample of a metric without or with labels."""
     for line in (await client.get("/metrics")).text.splitlines():
-        if line.startswith("vllm:num_requests_running{"):
+        if line.startswith((f"{name}{{", f"{name} ")):
             return float(line.rpartition(" ")[2])
-    raise AssertionError("vLLM has no gauge of running requests")
+    raise AssertionError(f"no metric {name}")
 
 
 async def test_mining_aborts_chat_answers_503_and_leaves_chat_as_it_was(
@@ -76,7 +77,7 @@ async def test_mining_aborts_chat_answers_503_and_leaves_chat_as_it_was(
         requests = [asyncio.create_task(chat(http, max_tokens=900)) for _ in range(3)]
         requests.append(asyncio.create_task(chat(http, max_tokens=900, n=2, temperature=1)))
         async with asyncio.timeout(60):
-            while await running_requests(http) < 5:
+            while await metric(http, "vllm:num_requests_running") < 5:
                 assert not any(request.done() for request in requests)
         assert (await post(http, "/init/generate", init_body(url=receiver.url))).status_code == 200
         for answer in await asyncio.gather(*requests):
@@ -92,7 +93,10 @@ async def test_mining_aborts_chat_answers_503_and_leaves_chat_as_it_was(
         await post(http, "/stop")
         done = (await chat(http)).json()["choices"]
         assert done == before
-        await until(lambda: sorted(receiver.nonces()) == list(range(len(receiver.nonces()))), 60)
+        async with asyncio.timeout(60):
+            while await metric(http, "assay_poc_artifacts_waiting"):
+                assert len(receiver.nonces()) > 100
+        assert sorted(receiver.nonces()) == list(range(len(receiver.nonces())))
 
 
 async def test_generate_right_after_init_is_queued_not_called_asleep(
@@ -156,10 +160,7 @@ async def test_f44_metrics_name_routes_and_show_poc(http: httpx.AsyncClient) -> 
     await post(http, "/generate", generate_body([1, 2], wait=True))
     text = (await http.get("/metrics")).text
     assert 'handler="/api/v1/pow/generate"' in text
-    computed = [
-        line for line in text.splitlines() if line.startswith("assay_poc_vectors_computed_total ")
-    ]
-    assert float(computed[0].rpartition(" ")[2]) >= 2
+    assert await metric(http, "assay_poc_vectors_computed_total") >= 2
     for part in ("inputs", "metadata", "forward", "projection"):
         assert f'assay_poc_forward_seconds_total{{part="{part}"}}' in text
     for name in ("queued_nonces", "gate_closed", "artifacts_waiting"):

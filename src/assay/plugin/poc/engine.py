@@ -63,12 +63,12 @@ def checked_vectors(
             f"{len(nonces)} vectors of {k} float16"
         )
     values = np.frombuffer(raw, dtype=_WIRE).reshape(len(nonces), k)
-    finite = np.isfinite(values).all(axis=1)
+    finite = [bool(np.isfinite(row).all()) for row in values]
     return Vectors(
         nonces=tuple(nonces),
         raw=raw,
         finite=tuple(
-            bool(said) and bool(seen) for said, seen in zip(answer["finite"], finite, strict=True)
+            bool(said) and seen for said, seen in zip(answer["finite"], finite, strict=True)
         ),
         k=k,
         seconds={name: float(value) for name, value in answer["seconds"].items()},

@@ -194,9 +194,9 @@ class Miner:
 
     async def _open_campaign(self, run: Run, deliveries: Deliveries | None) -> int:
         """Where in the partition to begin: 0, or where a crash of this server stopped this work."""
-        if deliveries is None or run.request.url is None:
-            return 0
         request = run.request
+        if deliveries is None or request.url is None:
+            return 0
         opened = await deliveries.open_campaign(
             Campaign(
                 url=request.url,
