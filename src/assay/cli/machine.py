@@ -70,7 +70,10 @@ def server_command(model: str) -> list[str] | None:
     return None if module is None else [sys.executable, "-m", module, "--model", model]
 
 
-SERVER_MODULES = ("vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.openai.api_server")
+SERVER_MODULES = (
+    "vllm.entrypoints.launchers.api_server.entry",
+    "vllm.entrypoints.openai.api_server",
+)
 """Where the server's ``main`` is: 0.32 moved it, and keeps the old name with a warning."""
 
 

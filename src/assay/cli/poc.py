@@ -1,4 +1,4 @@
-"""``assay poc``: proof-of-compute vectors on files."""
+"""``assay poc``: proof-of-compute vectors, on files and against a server."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from rich.table import Table
 from assay.cli.console import print_json, stdout
 from assay.cli.exits import exit_code
 from assay.cli.options import Json
+from assay.cli.poc_server import generate, validate
 from assay.errors import SettingsError
 from assay.poc import table as labelled
 from assay.poc.artifact_file import read_artifact_file
 from assay.poc.compare import Comparison, compare
 from assay.poc.settings import NETWORK, StatTest, read_profile
 
-app = typer.Typer(
-    name="poc", help="Proof of compute: compare vectors of nonces.", no_args_is_help=True
-)
+app = typer.Typer(name="poc", help="Proof of compute: vectors of nonces.", no_args_is_help=True)
 
 DEFAULT_THRESHOLDS = (0.4, 0.75)
 PIPED_WIDTH = 120
 
 
+app.command("generate")(generate)
+app.command("validate")(validate)
+
+
 @app.callback()
 def poc() -> None:
-    """Proof of compute: compare vectors of nonces."""
+    """Proof of compute: vectors of nonces."""
 
 
 @app.command("compare")
