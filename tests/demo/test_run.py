@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.results import make_result
 
+from assay.demo.poc import EXPECTED, PocOutcome
 from assay.demo.prompts import demo_names, demo_prompts
 from assay.demo.run import AT_LEAST_CAUGHT, DemoOutcome
 from assay.demo.server import DemoServer, start_session, stop_session
@@ -22,8 +23,40 @@ def results(*verdicts: tuple[Outcome, int]) -> tuple[VerifyResult, ...]:
     return tuple(make_result(f"{verdict}-{i}", verdict=verdict) for verdict, i in names)
 
 
-def problems(honest: tuple[VerifyResult, ...], cheat: tuple[VerifyResult, ...]) -> list[str]:
-    return DemoOutcome(honest, cheat, Path("report.html")).problems
+def proof(*, mined: int = 4, chat_tokens: int = 32, **verdicts: str) -> PocOutcome:
+    """A proof part that holds, but for what is named (``honest="fail"`` changes one verdict)."""
+    bodies = {
+        name: {
+            "verdict": verdicts.get(name.split()[0], expected),
+            "n_mismatch": 0,
+            "n_total": 24,
+        }
+        for name, expected in EXPECTED.items()
+    }
+    return PocOutcome(bodies, mined, chat_tokens)
+
+
+def problems(
+    honest: tuple[VerifyResult, ...],
+    cheat: tuple[VerifyResult, ...],
+    poc: PocOutcome | None = None,
+) -> list[str]:
+    return DemoOutcome(honest, cheat, Path("report.html"), poc or proof()).problems
+
+
+@pytest.mark.parametrize(
+    "poc",
+    [
+        proof(honest="fail"),
+        proof(honest="inconclusive"),
+        proof(int4="pass"),
+        proof(another="pass"),
+        proof(mined=0),
+        proof(chat_tokens=0),
+    ],
+)
+def test_a_proof_that_does_not_come_out_is_a_problem(poc: PocOutcome) -> None:
+    assert problems(results(("pass", 12)), results(("fail", 12)), poc)
 
 
 def test_all_honest_pass_and_the_cheat_is_caught() -> None:

@@ -28,8 +28,9 @@ def demo(
     """Tell an honest server from a cheating one, on this machine and without a network.
 
     Starts SmolLM2-135M twice on loopback, once with int4-rounded weights, asks both twelve
-    questions, verifies all answers and writes a report. Exit code: 0 when the honest server
-    passes and the cheat is caught, 2 when not.
+    questions, verifies all answers and writes a report; then judges proof-of-compute vectors of
+    both and chats with a server that mines. Exit code: 0 when the honest server passes and the
+    cheat is caught, 2 when not.
     """
     if engine() is None:
         raise SettingsError(
@@ -58,11 +59,16 @@ def demo(
         print_json(
             summary(results, skipped=0, output=outcome.report, store=str(output / "assay.db"))
             | {"verdict": "fail" if problems else "pass", "problems": problems}
+            | {"poc": {name: body["verdict"] for name, body in outcome.poc.verdicts.items()}}
         )
     else:
         print_results(list(outcome.honest), "The honest server", demo_names())
         typer.echo("")
         print_results(list(outcome.cheat), "The cheating server", demo_names())
+        typer.echo("")
+        typer.echo("Proof of compute")
+        for line in outcome.poc.lines():
+            typer.echo(f"  {line}")
         typer.echo("")
         for problem in problems:
             stderr().print(f"NOT AS IT MUST BE: {problem}", markup=False)

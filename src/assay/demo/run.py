@@ -9,6 +9,7 @@ from pathlib import Path
 
 from assay.claims.claim import Claim
 from assay.claims.jsonl import write_claims
+from assay.demo import poc
 from assay.demo.models import rounded_copy, smollm2
 from assay.demo.prompts import demo_prompts
 from assay.demo.server import DemoServer
@@ -43,6 +44,7 @@ class DemoOutcome:
     honest: tuple[VerifyResult, ...]
     cheat: tuple[VerifyResult, ...]
     report: Path
+    poc: poc.PocOutcome
 
     @property
     def problems(self) -> list[str]:
@@ -62,7 +64,7 @@ class DemoOutcome:
             problems.append("a cheating answer passes, or is missing")
         if any(r.verdict.verdict != "pass" and not r.verdict.reasons for r in self.cheat):
             problems.append("a cheating answer is refused without a reason")
-        return problems
+        return problems + self.poc.problems
 
 
 async def run_demo(
@@ -82,6 +84,7 @@ async def run_demo(
     rounded = rounded_copy(model, "int4")
     flags = _FLAGS + (_CPU_FLAGS if on_cpu else _GPU_FLAGS)
     env = {**environment, **_ENVIRONMENT, **(_CPU_ENVIRONMENT if on_cpu else {})}
+    env |= poc.MINING_ENVIRONMENT | {"POC_STORE_FOLDER": str(output)}
     say("starting the honest server, which is also the validator")
     with DemoServer(model, flags, env, output / "honest-server.log") as honest:
         honest.wait()
@@ -94,11 +97,26 @@ async def run_demo(
             cheat.wait()
             say("asking the cheating server the same questions")
             cheat_claims = await _record(cheat.url, output / "cheat.jsonl", settings)
+            say("asking it for proof-of-compute vectors")
+            rounded_vectors = await poc.vectors(cheat.url, SERVED_NAME, poc.KEY, settings)
         say("verifying the cheating answers")
         bad = await _verify(honest.url, cheat_claims, CHEAT, output, settings)
+        say("judging proof-of-compute vectors, then mining and chatting at once")
+        proof = await poc.judge(
+            honest.url,
+            SERVED_NAME,
+            {
+                "honest vectors": await poc.vectors(honest.url, SERVED_NAME, poc.KEY, settings),
+                "int4 vectors": rounded_vectors,
+                "another key's vectors": await poc.vectors(
+                    honest.url, SERVED_NAME, poc.OTHER_KEY, settings
+                ),
+            },
+            settings,
+        )
     report = output / "report.html"
     report.write_text(render([*good, *bad], "assay demo: honest and cheating"), encoding="utf-8")
-    return DemoOutcome(tuple(good), tuple(bad), report)
+    return DemoOutcome(tuple(good), tuple(bad), report, proof)
 
 
 async def _record(url: str, path: Path, settings: ClientSettings) -> list[Claim]:
