@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,13 @@ from tests.plugin.poc.fake import (
 from tests.plugin.poc.fake import settings as poc_settings
 
 from assay.plugin.poc.device import Device
+from assay.plugin.poc.engine import Vectors
 from assay.plugin.poc.failures import RefusedError
 from assay.plugin.poc.gate import Gate
 from assay.plugin.poc.metrics import PocMetrics
 from assay.plugin.poc.mining import Miner, Run
 from assay.plugin.poc.models import InitGenerate
+from assay.poc.artifact_file import Challenge
 
 
 def bare_miner(engine: FakeEngine, **changes: object) -> tuple[Miner, Gate]:
@@ -205,26 +209,63 @@ async def test_generate_never_aborts_or_refuses_chat(tmp_path: Path) -> None:
         assert not server.gate.closed
 
 
-async def test_share_leaves_chat_its_part_and_takes_all_when_idle(tmp_path: Path) -> None:
-    engine = FakeEngine(seconds=0.05)
-    async with running(tmp_path / "o.db", engine, policy="share", share=0.5) as server:
-        await server.post("/init/generate", init_body(batch_size=1))
+@pytest.mark.parametrize(("share", "pause"), [(0.5, 2.0), (0.25, 6.0), (0.8, 0.5), (1.0, 0.0)])
+async def test_share_is_a_share_of_the_devices_time(
+    monkeypatch: pytest.MonkeyPatch, share: float, pause: float
+) -> None:
+    """A batch of t seconds, then t (1/share - 1) for chat: PoC has ``share`` of the sum."""
+    gate = Gate(PocMetrics(CollectorRegistry()))
+    asked = []
 
-        async def batches_in(seconds: float) -> int:
-            before = len(engine.batches)
-            await asyncio.sleep(seconds)
-            return len(engine.batches) - before
+    def at_once(seconds: float) -> asyncio.Timeout:
+        asked.append(seconds)
+        return asyncio.timeout_at(0)
 
-        alone = await batches_in(1.0)
-        chat = server.chat()
+    with monkeypatch.context() as patch:
+        patch.setattr("assay.plugin.poc.gate.asyncio.timeout", at_once)
+        await gate.yield_to_chat(2.0, share)
+        assert asked == []  # nobody is chatting: no pause
+        gate.enter()
+        await gate.yield_to_chat(2.0, share)
+    assert asked == [pytest.approx(pause)]
+    gate.leave()
+
+
+async def test_share_aborts_and_refuses_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path / "o.db", policy="share") as server:
+        before = server.chat()
         await until(lambda: server.gate.running == 1)
-        shared = await batches_in(1.0)
-        assert engine.aborts == 0
-        assert not chat.done()
-        assert shared <= 0.7 * alone
-        assert shared >= 2
-        engine.chats.pop().set()
-        assert (await chat).status_code == 200
+        await server.post("/init/generate", init_body())
+        await until(lambda: len(server.engine.mined()) > 64)
+        during = server.chat()
+        await until(lambda: server.gate.running == 2)
+        assert server.engine.aborts == 0
+        for ended in list(server.engine.chats):
+            ended.set()
+        assert {(await chat).status_code for chat in (before, during)} == {200}
+        assert server.service.miner.running
+
+
+async def test_a_stop_that_meets_the_end_of_chat_is_not_lost() -> None:
+    """Python 3.11's ``wait_for`` drops a cancellation that arrives together with its event."""
+    engine = FakeEngine(seconds=5.0)
+    engine_seconds = engine.seconds
+    engine.seconds = 0.0
+
+    async def forward(challenge: Challenge, nonces: Sequence[int]) -> Vectors:
+        vectors = await FakeEngine.forward(engine, challenge, nonces)
+        return replace(vectors, seconds={"forward": engine_seconds})
+
+    engine.forward = forward  # type: ignore[method-assign]
+    miner, gate = bare_miner(engine, policy="share")
+    gate.enter()
+    miner.start(a_run(), None)
+    await until(lambda: len(engine.batches) == 1)
+    await asyncio.sleep(0.05)  # it waits for chat now
+    assert len(engine.batches) == 1
+    gate.leave()
+    await asyncio.wait_for(miner.stop(5.0), 5.0)
+    assert not miner.running
 
 
 async def test_mining_stops_with_an_error_rather_than_drop_an_artifact(tmp_path: Path) -> None:

@@ -140,7 +140,8 @@ class Deliveries:
             if not receiver.urgent:
                 # When the interval is over, send what has come together.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(receiver.news.wait(), interval)
+                    async with asyncio.timeout(interval):
+                        await receiver.news.wait()
             receiver.news.clear()
             try:
                 await self._deliver_due(receiver)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -79,11 +80,11 @@ class Gate:
         """
         if self._running == 0:
             return
-        pause = device_seconds * (1 / share - 1)
-        try:
-            await asyncio.wait_for(self._idle.wait(), pause)
-        except TimeoutError:
-            return
+        # Not wait_for: before Python 3.12 it drops a cancellation that meets the event, and a
+        # miner that missed its stop would go on for ever.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(device_seconds * (1 / share - 1)):
+                await self._idle.wait()
 
 
 class GateMiddleware:
