@@ -87,6 +87,8 @@ class FakeEngine:
         return self.profile_fields
 
     async def asleep(self) -> bool:
+        if self.errored:
+            await asyncio.Event().wait()  # a dead vLLM leaves calls unanswered
         return self.sleeping
 
     async def abort_all(self) -> None:

@@ -81,21 +81,24 @@ class Device:
     async def _run(self, challenge: Challenge, nonces: Sequence[int]) -> Vectors:
         if self._engine.errored:
             raise EngineFaultError("the engine is not running")
-        if await self._engine.asleep():
-            raise AsleepError
-        self._since = time.monotonic()
-        call = asyncio.ensure_future(self._engine.forward(challenge, nonces))
+        call = asyncio.ensure_future(self._forward(challenge, nonces))
         try:
             while not call.done():
                 await asyncio.wait({call}, timeout=LOOK_EVERY)
                 if self._engine.errored and not call.done():
-                    # vLLM leaves calls to a dead engine unanswered.
+                    # A call to a dead engine may stay unanswered for ever.
                     raise EngineFaultError("the engine ended while it computed a PoC batch")
         finally:
             call.cancel()
         vectors = call.result()
         self._metrics.batch(vectors)
         return vectors
+
+    async def _forward(self, challenge: Challenge, nonces: Sequence[int]) -> Vectors:
+        if await self._engine.asleep():
+            raise AsleepError
+        self._since = time.monotonic()
+        return await self._engine.forward(challenge, nonces)
 
     def _done(self, batch: asyncio.Task[Vectors]) -> None:
         self._batch = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from vllm.engine.protocol import EngineClient
@@ -14,6 +14,8 @@ from assay.poc.artifact_file import Challenge
 
 FORWARD = "assay_poc_forward"
 PROFILE = "assay_poc_profile"
+LOOK_EVERY = 1.0
+"""Seconds between looks at whether the engine still lives while a call is out."""
 RESUME_WITHIN = 30.0
 """Seconds an abort that is no longer wanted may take to leave the engine as it was."""
 
@@ -116,10 +118,20 @@ class VllmPocEngine:
             call = core._call_utility_async("collective_rpc", method, None, args, {}, engine=engine)
         return list(await self._public(call))
 
-    async def _public(self, call: Any) -> Any:
+    async def _public(self, call: Awaitable[Any]) -> Any:
+        """The answer of a call into the engine. vLLM leaves calls to an engine that ended
+        unanswered, and whoever waited for one would keep the server from ending."""
+        answer = asyncio.ensure_future(call)
+        try:
+            while not answer.done():
+                await asyncio.wait({answer}, timeout=LOOK_EVERY)
+                if self.errored and not answer.done():
+                    raise EngineFaultError("the engine ended before it answered")
+        finally:
+            answer.cancel()
         # vLLM raises bare Exception for what went wrong in a worker.
         try:
-            return await call
+            return answer.result()
         except Exception as error:
             raise EngineFaultError(str(error) or type(error).__name__) from error
 
