@@ -47,13 +47,13 @@ class Store:
 
     def __init__(self, where: str | Path) -> None:
         url = store_url(where)
-        self._engine = _engine(url)
+        self._engine = open_engine(url)
         try:
             with self._write() as connection:
                 _prepare(connection)
         except SQLAlchemyError as error:
             self.close()
-            raise StoreError(f"cannot open the store {_shown(url)}: {_cause(error)}") from error
+            raise StoreError(f"cannot open the store {shown_url(url)}: {_cause(error)}") from error
         except StoreError:
             self.close()
             raise
@@ -108,23 +108,24 @@ class Store:
             yield
         except SQLAlchemyError as error:
             raise StoreError(
-                f"the store {_shown(self._engine.url)} refused: {_cause(error)}"
+                f"the store {shown_url(self._engine.url)} refused: {_cause(error)}"
             ) from error
 
 
-def _engine(url: str) -> Engine:
+def open_engine(url: str) -> Engine:
+    """An engine for a database URL; StoreError when the URL or its driver is not usable."""
     try:
         parsed = make_url(url)
         engine = create_engine(parsed)
     except (ArgumentError, NoSuchModuleError) as error:
         # The text of a URL that cannot be read may hold a password anywhere: only its scheme is shown.
         raise StoreError(
-            f"--store {url.partition('://')[0]}://...: not a database URL that SQLAlchemy knows;"
+            f"{url.partition('://')[0]}://...: not a database URL that SQLAlchemy knows;"
             " give the path of a SQLite file or a URL such as postgresql+psycopg://host/name"
         ) from error
     except ModuleNotFoundError as error:
         raise StoreError(
-            f"the driver of {_shown(url)} is not installed: pip install {error.name}"
+            f"the driver of {shown_url(url)} is not installed: pip install {error.name}"
         ) from error
     if parsed.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _sqlite_connect)
@@ -222,7 +223,7 @@ def _known(what: str, version: int, ours: int) -> None:
         )
 
 
-def _shown(url: object) -> str:
+def shown_url(url: object) -> str:
     """The URL without its password."""
     return make_url(str(url)).render_as_string(hide_password=True)
 

@@ -43,9 +43,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from assay.errors import StoreError
-from assay.store.database import _engine as open_engine
-from assay.store.database import _shown as shown_url
-from assay.store.database import store_url
+from assay.store.database import open_engine, shown_url, store_url
 
 OUTBOX_VERSION = 1
 """Version of the tables below; a database with another one is refused."""
