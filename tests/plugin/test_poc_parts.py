@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 
 from assay.errors import SurfaceError
 from assay.plugin.poc.digest import model_digest
-from assay.plugin.poc.metadata import blocks_needed, part_filled
+from assay.plugin.poc.metadata import Group, blocks_needed, build, groups_of, part_filled
 from assay.plugin.poc.reflect import decoder_layers, reflections
 from assay.plugin.poc.scratch import ScratchCache, bound, layout_of, shared_owners
 from assay.poc.torch_batch import layer_vectors
@@ -275,6 +276,76 @@ def test_f22_f24_blocks_of_a_batch(
     assert blocks_needed(batch, seq_len, size) == blocks
     filled = part_filled(batch, seq_len, size, CPU)
     assert (None if filled is None else filled.tolist()) == tails
+
+
+class Builder:
+    """Gives back what a backend's metadata builder is asked to build from."""
+
+    def build(self, common_prefix_len: int, common: Any) -> Any:
+        assert common_prefix_len == 0
+        return common
+
+
+def test_f21_to_f24_metadata_of_two_groups() -> None:
+    """F21: fresh each call. F22: blocks of each group's own size. F23: lengths on the host for MLA.
+    F24: nothing in block 0."""
+    groups = [Group(Builder(), ("a", "b"), 16), Group(Builder(), ("c",), 4)]
+    metadata, slots, positions = build(groups, 2, 18, CPU)
+    again, _, _ = build(groups, 2, 18, CPU)
+    assert positions.tolist() == [*range(18), *range(18)]
+    for name, size, table in (
+        ("a", 16, [[1, 2], [3, 4]]),
+        ("c", 4, [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]),
+    ):
+        common = metadata[name]
+        assert again[name] is not common
+        assert again[name].block_table_tensor is not common.block_table_tensor
+        assert common.block_table_tensor.tolist() == table
+        expected = [row[at // size] * size + at % size for row in table for at in range(18)]
+        assert slots[name].tolist() == common.slot_mapping.tolist() == expected
+        assert min(expected) >= size
+        assert common.seq_lens.tolist() == [18, 18]
+        assert common.query_start_loc.tolist() == [0, 18, 36]
+        assert common.seq_lens_cpu_upper_bound.tolist() == [18, 18]
+        assert common.seq_lens_cpu_upper_bound.device == CPU
+        assert common.causal is True
+    assert metadata["a"] is metadata["b"]
+
+
+class Named:
+    """An attention group as a runner keeps it."""
+
+    layer_names: ClassVar = ["model.layers.0.attn"]
+
+    def __init__(self, name: str, spec: Any) -> None:
+        self.backend = type(name, (), {"get_name": staticmethod(lambda: name)})
+        self._builder = Builder()
+        self._builder.kv_cache_spec = spec  # type: ignore[attr-defined]
+
+    def get_metadata_builder(self, ubatch: int) -> Builder:
+        assert ubatch == 0
+        return self._builder
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "says"),
+    [
+        ("Mamba", SimpleNamespace(block_size=16), "has no token blocks"),
+        ("Linear", SimpleNamespace(block_size=None, head_size=32), "has no token blocks"),
+        ("CPU_MLA", SimpleNamespace(block_size=16, head_size=576), "CPU_MLA does not keep"),
+    ],
+)
+def test_groups_that_cannot_hold_a_proof_are_refused(name: str, spec: Any, says: str) -> None:
+    runner = SimpleNamespace(attn_groups=[[Named(name, spec)]])
+    with pytest.raises(SurfaceError, match=says):
+        groups_of(runner)
+
+
+def test_groups_keep_their_own_block_sizes() -> None:
+    """F22: the cache configuration's one number is not used."""
+    specs = [SimpleNamespace(block_size=size, head_size=32) for size in (256, 64, 8, 4)]
+    runner = SimpleNamespace(attn_groups=[[Named("Usual", spec)] for spec in specs])
+    assert [group.block_size for group in groups_of(runner)] == [256, 64, 8, 4]
 
 
 # Digest

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from vllm.forward_context import set_forward_context
 
 from assay.errors import AssayError
+from assay.plugin.poc import metadata as attention
+from assay.plugin.poc.scratch import bound
 from assay.plugin.worker import AssayWorker
 
 
@@ -80,6 +83,32 @@ class ProbeWorker(AssayWorker):
         """The types in the answer that goes over RPC, containers with those of their items."""
         answer = self.assay_poc_forward("BLOCK", "KEY", [1, 2], 50, 12, False)
         return None if answer is None else {name: _kind(part) for name, part in answer.items()}
+
+    def probe_prefill(self, prompts: list[list[int]], wanted: list[list[int]]) -> list[list[float]]:
+        """Log probabilities of ``wanted`` ids after prompts of one length, by the PoC forward's own
+        metadata and scratch cache, on token embeddings and without reflections."""
+        forward = self._forward()
+        model, device = self.model_runner.get_model(), self.model_runner.device
+        batch, seq_len = len(prompts), len(prompts[0])
+        ids = torch.tensor(prompts, dtype=torch.int32, device=device).view(-1)
+        with torch.inference_mode():
+            built, slots, positions = attention.build(forward._groups, batch, seq_len, device)
+            with (
+                bound(forward._layers, forward._caches(batch, seq_len)),
+                set_forward_context(
+                    built,
+                    self.vllm_config,
+                    num_tokens=batch * seq_len,
+                    slot_mapping=slots,
+                    skip_compiled=True,
+                ),
+            ):
+                embedded = {"inputs_embeds": model.embed_input_ids(ids), "input_ids": ids}
+                states = forward._through(positions, embedded)
+            assert states is not None
+            last = states.view(batch, seq_len, -1)[:, -1]
+            logprobs = model.compute_logits(last).log_softmax(-1)
+        return [row[torch.tensor(ids)].tolist() for row, ids in zip(logprobs, wanted, strict=True)]
 
     def probe_faulty(self, fault: str, nonces: list[int], seq_len: int) -> dict[str, Any] | None:
         """One forward with ``fault`` in the last decoder layer of this rank.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.engine.poc.process import EngineProcess
 
+both = pytest.mark.parametrize("engines", ["v1", "v2"], indirect=True)
 every = pytest.mark.parametrize("engines", ["v1", "v1-async", "v2", "v2-async"], indirect=True)
 
 REQUESTS, PREFIX = 16, 64
@@ -19,7 +20,7 @@ PROMPTS = [
     for row in range(REQUESTS)
 ]
 """All begin with the same two blocks, which the prefix cache keeps."""
-TOKENS = 12
+TOKENS = 7
 CALL = ["probe_vectors", ["BLOCK", "KEY", list(range(8)), 256]]
 SAMPLE = ["probe_vectors", ["BLOCK", "KEY", [3], 50]]
 
@@ -44,7 +45,7 @@ def test_f49_f50_sixteen_requests_in_flight(engine: EngineProcess) -> None:
     assert chat(engine)["answers"] == without["answers"]
 
 
-@every
+@both
 def test_case_49_before_and_after_twice(engine: EngineProcess) -> None:
     """Case 49: inference, PoC, inference, PoC, inference; bit-compared."""
     chat(engine)
@@ -54,7 +55,7 @@ def test_case_49_before_and_after_twice(engine: EngineProcess) -> None:
         assert chat(engine)["answers"] == before["answers"]
 
 
-@every
+@both
 def test_f49_live_caches_keep_every_byte(engine: EngineProcess) -> None:
     """F49: every layer's cache, bytes and binding, with answers of 16 requests in it."""
     chat(engine)
