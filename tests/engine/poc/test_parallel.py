@@ -1,4 +1,7 @@
-"""Several workers on one machine: tensor and pipeline parallelism with the tiny model."""
+"""Several workers on one machine: tensor and pipeline parallelism with the tiny model.
+
+Pipeline stages on V1 are refused before anything is loaded: ``tests/plugin/test_poc_parts.py``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from tests.engine.poc.test_chat import CALL, chat
 from tests.engine.poc.test_forward import CHALLENGE, SEQ_LEN, WITHIN, apart, both, rows
 
 v2 = pytest.mark.parametrize("engines", ["v2"], indirect=True)
-v1 = pytest.mark.parametrize("engines", ["v1"], indirect=True)
 
 
 def check(engine: EngineProcess, model: Path) -> None:
@@ -60,12 +62,3 @@ def test_f31_pipeline_parallel_on_v2(engines: Engines, tiny_path: Path) -> None:
     assert [shape["layers"] for shape in shapes] == [2, 2]
     check(engine, tiny_path)
     assert engine.rpc("probe_vectors", *CHALLENGE, [1], SEQ_LEN)[0] is None
-
-
-@v1
-def test_f31_pipeline_parallel_on_v1_is_refused(engines: Engines, tiny_path: Path) -> None:
-    """F31: stock V1 does not serve pipeline stages on a CPU; said, not hung."""
-    engine = engines.load(tiny_path, pipeline_parallel_size=2)
-    for answer in engine.rpc("probe_vectors", *CHALLENGE, [1], SEQ_LEN):
-        assert answer["error"] == "SurfaceError"
-        assert "pipeline parallelism needs Model Runner V2" in answer["message"]
