@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -12,8 +11,6 @@ import torch
 from torch import nn
 
 from assay.errors import SurfaceError
-from assay.plugin.poc.digest import model_digest
-from assay.plugin.poc.forward import refuse_unsupported
 from assay.plugin.poc.metadata import Group, blocks_needed, build, groups_of, part_filled
 from assay.plugin.poc.reflect import decoder_layers, reflections
 from assay.plugin.poc.scratch import ScratchCache, bound, layout_of, shared_owners
@@ -347,79 +344,3 @@ def test_groups_keep_their_own_block_sizes() -> None:
     specs = [SimpleNamespace(block_size=size, head_size=32) for size in (256, 64, 8, 4)]
     runner = SimpleNamespace(attn_groups=[[Named("Usual", spec)] for spec in specs])
     assert [group.block_size for group in groups_of(runner)] == [256, 64, 8, 4]
-
-
-# Deployments
-
-
-def deployment(**changes: Any) -> SimpleNamespace:
-    """A vLLM configuration as far as the refusals read it."""
-    values: dict[str, Any] = {
-        "is_encoder_decoder": False,
-        "uses_mrope": False,
-        "pipeline_parallel_size": 1,
-        "data_parallel_size": 1,
-        "is_moe_model": False,
-        "lora_config": None,
-        "kv_transfer_config": None,
-        "speculative_config": None,
-        "cache_dtype": "auto",
-        **changes,
-    }
-    every = SimpleNamespace(**values)
-    every.model_config = every.parallel_config = every.cache_config = every
-    return every
-
-
-@pytest.mark.parametrize(
-    ("changes", "runner", "says"),
-    [
-        ({"pipeline_parallel_size": 2}, "v1", "pipeline parallelism needs Model Runner V2"),
-        ({"is_encoder_decoder": True}, "v2", "encoder-decoder"),
-        ({"uses_mrope": True}, "v2", "rotary"),
-        ({"lora_config": object()}, "v2", "LoRA"),
-        ({"kv_transfer_config": object()}, "v2", "KV connector"),
-        ({"speculative_config": object()}, "v2", "speculative"),
-        ({"data_parallel_size": 2, "is_moe_model": True}, "v2", "ranks that never enter"),
-        ({"data_parallel_size": 2, "is_moe_model": None}, "v2", "ranks that never enter"),
-        ({"cache_dtype": "int8_per_token_head"}, "v2", "KV scales"),
-    ],
-)
-def test_f31_deployments_that_would_hang_or_be_wrong_are_refused(
-    changes: dict[str, Any], runner: str, says: str
-) -> None:
-    """F31: said before anything is loaded; on ranks that would wait for each other for ever."""
-    with pytest.raises(SurfaceError, match=says):
-        refuse_unsupported(deployment(**changes), runner)
-
-
-def test_usual_deployments_are_not_refused() -> None:
-    refuse_unsupported(deployment(), "v1")
-    refuse_unsupported(deployment(pipeline_parallel_size=2), "v2")
-    refuse_unsupported(deployment(data_parallel_size=2), "v1")
-
-
-# Digest
-
-
-def weights(folder: Path, values: bytes, name: str = "model.safetensors") -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text("{}")
-    (folder / name).write_bytes(values)
-    return folder
-
-
-def test_the_digest_tells_weights_apart_and_not_where_they_lie(tmp_path: Path) -> None:
-    values = bytes(range(256)) * 4096
-    same = [model_digest(str(weights(tmp_path / name, values))) for name in ("a", "b")]
-    assert same[0] is not None
-    assert same[0] == same[1]
-    rounded = bytes(value & 0xF0 for value in values)
-    assert model_digest(str(weights(tmp_path / "c", rounded))) != same[0]
-    assert model_digest(str(weights(tmp_path / "d", values + b"0"))) != same[0]
-    assert model_digest(str(weights(tmp_path / "e", values, "other.safetensors"))) != same[0]
-
-
-def test_no_digest_without_weights_here(tmp_path: Path) -> None:
-    assert model_digest(str(tmp_path / "absent")) is None
-    assert model_digest(str(tmp_path)) is None

@@ -1,6 +1,6 @@
 """Several workers on one machine: tensor and pipeline parallelism with the tiny model.
 
-Pipeline stages on V1 are refused before anything is loaded: ``tests/plugin/test_poc_parts.py``.
+Pipeline stages on V1 are refused before anything is loaded: ``tests/plugin/test_poc_deployments.py``.
 """
 
 from __future__ import annotations
