@@ -15,22 +15,12 @@ import fcntl
 import json
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from sqlalchemy import (
-    BigInteger,
-    Column,
     Connection,
-    ForeignKey,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
     case,
     delete,
     exists,
@@ -44,97 +34,23 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from assay.errors import StoreError
 from assay.store.database import open_engine, shown_url, store_url
-
-OUTBOX_VERSION = 1
-"""Version of the tables below; a database with another one is refused."""
-
-Kind = Literal["generated", "validated"]
-_OPEN, _INTERRUPTED, _CLOSED = "open", "interrupted", "closed"
-
-_metadata = MetaData()
-_meta = Table("assay_outbox_meta", _metadata, Column("version", Integer, nullable=False))
-_campaigns = Table(
-    "assay_outbox_campaigns",
-    _metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("url", Text, nullable=False),
-    Column("caller", String(64)),
-    Column("kind", String(16), nullable=False),
-    Column("head", Text, nullable=False),  # JSON object, all of the body but the artifacts
-    Column("identity", String(64), nullable=False),
-    Column("position", BigInteger, nullable=False),  # first index of the partition not yet kept
-    Column("state", String(16), nullable=False),
-    sqlite_autoincrement=True,
-)
-_posts = Table(
-    "assay_outbox_posts",
-    _metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("key", String(32), nullable=False, unique=True),
-    Column("campaign_id", Integer, ForeignKey("assay_outbox_campaigns.id"), nullable=False),
-    Column("attempts", Integer, nullable=False, default=0),
-    Column("last_error", Text),
-    sqlite_autoincrement=True,
-)
-_pieces = Table(
-    "assay_outbox_pieces",
-    _metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column(
-        "campaign_id",
-        Integer,
-        ForeignKey("assay_outbox_campaigns.id"),
-        nullable=False,
-        index=True,
-    ),
-    Column("post_id", Integer, ForeignKey("assay_outbox_posts.id"), index=True),
-    Column("count", Integer, nullable=False),
-    Column("body", Text, nullable=False),  # artifacts as JSON text, comma between, no brackets
-    sqlite_autoincrement=True,
+from assay.store.outbox_tables import (
+    CAMPAIGNS,
+    CLOSED,
+    INTERRUPTED,
+    META,
+    METADATA,
+    OPEN,
+    OUTBOX_VERSION,
+    PIECES,
+    POSTS,
+    Campaign,
+    OpenCampaign,
+    Post,
+    Waiting,
 )
 
-
-@dataclass(frozen=True)
-class Campaign:
-    """``identity`` names the work: an interrupted campaign of the same one to the same ``url`` is
-    taken up where it stopped. ``caller`` is the address that asked, for the allow-list."""
-
-    url: str
-    caller: str | None
-    kind: Kind
-    head: Mapping[str, Any]
-    identity: str = ""
-
-
-@dataclass(frozen=True)
-class OpenCampaign:
-    """``position``: index in the nonce partition to go on from; 0 for a new campaign."""
-
-    id: int
-    position: int
-
-
-@dataclass(frozen=True)
-class Post:
-    """One request to a receiver. ``pieces`` are JSON texts of artifacts, ``count`` in all."""
-
-    id: int
-    key: str
-    url: str
-    caller: str | None
-    kind: Kind
-    head: str
-    pieces: tuple[str, ...]
-    count: int
-    attempts: int
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """What is not yet accepted by one receiver."""
-
-    artifacts: int
-    results: int
+__all__ = ["OUTBOX_VERSION", "Campaign", "OpenCampaign", "Outbox", "Post", "Waiting"]
 
 
 class Outbox:
@@ -152,7 +68,7 @@ class Outbox:
             with self._write() as connection:
                 _prepare(connection, url)
                 connection.execute(
-                    update(_campaigns).where(_campaigns.c.state == _OPEN).values(state=_INTERRUPTED)
+                    update(CAMPAIGNS).where(CAMPAIGNS.c.state == OPEN).values(state=INTERRUPTED)
                 )
         except StoreError:
             self._closing.close()
@@ -165,26 +81,26 @@ class Outbox:
         """Begin, or take up what a crash of this server interrupted."""
         with self._write() as connection:
             row = connection.execute(
-                select(_campaigns.c.id, _campaigns.c.position)
+                select(CAMPAIGNS.c.id, CAMPAIGNS.c.position)
                 .where(
-                    _campaigns.c.state == _INTERRUPTED,
-                    _campaigns.c.identity == campaign.identity,
-                    _campaigns.c.identity != "",
-                    _campaigns.c.url == campaign.url,
+                    CAMPAIGNS.c.state == INTERRUPTED,
+                    CAMPAIGNS.c.identity == campaign.identity,
+                    CAMPAIGNS.c.identity != "",
+                    CAMPAIGNS.c.url == campaign.url,
                 )
-                .order_by(_campaigns.c.id.desc())
+                .order_by(CAMPAIGNS.c.id.desc())
             ).first()
             if row is None:
-                opened = OpenCampaign(_new_campaign(connection, campaign, _OPEN), 0)
+                opened = OpenCampaign(_new_campaign(connection, campaign, OPEN), 0)
             else:
                 opened = OpenCampaign(row.id, row.position)
                 connection.execute(
-                    update(_campaigns)
-                    .where(_campaigns.c.id == row.id)
-                    .values(state=_OPEN, caller=campaign.caller)
+                    update(CAMPAIGNS)
+                    .where(CAMPAIGNS.c.id == row.id)
+                    .values(state=OPEN, caller=campaign.caller)
                 )
             connection.execute(
-                update(_campaigns).where(_campaigns.c.state == _INTERRUPTED).values(state=_CLOSED)
+                update(CAMPAIGNS).where(CAMPAIGNS.c.state == INTERRUPTED).values(state=CLOSED)
             )
             _forget_finished(connection)
             return opened
@@ -194,27 +110,27 @@ class Outbox:
         with self._write() as connection:
             if count:
                 connection.execute(
-                    insert(_pieces),
+                    insert(PIECES),
                     [{"campaign_id": campaign_id, "count": count, "body": body}],
                 )
             connection.execute(
-                update(_campaigns).where(_campaigns.c.id == campaign_id).values(position=position)
+                update(CAMPAIGNS).where(CAMPAIGNS.c.id == campaign_id).values(position=position)
             )
 
     def close_campaign(self, campaign_id: int) -> None:
         """Nothing more will be appended; what waits is still delivered."""
         with self._write() as connection:
             connection.execute(
-                update(_campaigns).where(_campaigns.c.id == campaign_id).values(state=_CLOSED)
+                update(CAMPAIGNS).where(CAMPAIGNS.c.id == campaign_id).values(state=CLOSED)
             )
             _forget_finished(connection)
 
     def add(self, campaign: Campaign, count: int = 0, body: str = "") -> None:
         """A whole campaign at once: the artifacts of a job, or a validation result."""
         with self._write() as connection:
-            campaign_id = _new_campaign(connection, campaign, _CLOSED)
+            campaign_id = _new_campaign(connection, campaign, CLOSED)
             connection.execute(
-                insert(_pieces), [{"campaign_id": campaign_id, "count": count, "body": body}]
+                insert(PIECES), [{"campaign_id": campaign_id, "count": count, "body": body}]
             )
 
     def next_post(self, url: str, most: int) -> Post | None:
@@ -225,65 +141,65 @@ class Outbox:
         """
         with self._write() as connection:
             row = connection.execute(
-                select(_posts, _campaigns)
-                .join_from(_posts, _campaigns)
-                .where(_campaigns.c.url == url)
-                .order_by(_posts.c.id)
+                select(POSTS, CAMPAIGNS)
+                .join_from(POSTS, CAMPAIGNS)
+                .where(CAMPAIGNS.c.url == url)
+                .order_by(POSTS.c.id)
                 .limit(1)
             ).first()
             if row is None:
                 if not _seal(connection, url, most):
                     return None
                 row = connection.execute(
-                    select(_posts, _campaigns)
-                    .join_from(_posts, _campaigns)
-                    .where(_campaigns.c.url == url)
+                    select(POSTS, CAMPAIGNS)
+                    .join_from(POSTS, CAMPAIGNS)
+                    .where(CAMPAIGNS.c.url == url)
                     .limit(1)
                 ).one()
             columns = row._mapping
             pieces = connection.execute(
-                select(_pieces.c.body, _pieces.c.count)
-                .where(_pieces.c.post_id == columns[_posts.c.id])
-                .order_by(_pieces.c.id)
+                select(PIECES.c.body, PIECES.c.count)
+                .where(PIECES.c.post_id == columns[POSTS.c.id])
+                .order_by(PIECES.c.id)
             ).all()
         return Post(
-            id=columns[_posts.c.id],
-            key=columns[_posts.c.key],
-            url=columns[_campaigns.c.url],
-            caller=columns[_campaigns.c.caller],
-            kind=columns[_campaigns.c.kind],
-            head=columns[_campaigns.c.head],
+            id=columns[POSTS.c.id],
+            key=columns[POSTS.c.key],
+            url=columns[CAMPAIGNS.c.url],
+            caller=columns[CAMPAIGNS.c.caller],
+            kind=columns[CAMPAIGNS.c.kind],
+            head=columns[CAMPAIGNS.c.head],
             pieces=tuple(piece.body for piece in pieces),
-            count=sum(piece._mapping[_pieces.c.count] for piece in pieces),
-            attempts=columns[_posts.c.attempts],
+            count=sum(piece._mapping[PIECES.c.count] for piece in pieces),
+            attempts=columns[POSTS.c.attempts],
         )
 
     def accepted(self, post_id: int) -> None:
         """The receiver has it: forget the post and its pieces."""
         with self._write() as connection:
-            connection.execute(delete(_pieces).where(_pieces.c.post_id == post_id))
-            connection.execute(delete(_posts).where(_posts.c.id == post_id))
+            connection.execute(delete(PIECES).where(PIECES.c.post_id == post_id))
+            connection.execute(delete(POSTS).where(POSTS.c.id == post_id))
             _forget_finished(connection)
 
     def failed(self, post_id: int, error: str) -> None:
         """The receiver did not take it; it stays the next post of its receiver."""
         with self._write() as connection:
             connection.execute(
-                update(_posts)
-                .where(_posts.c.id == post_id)
-                .values(attempts=_posts.c.attempts + 1, last_error=error[:1000])
+                update(POSTS)
+                .where(POSTS.c.id == post_id)
+                .values(attempts=POSTS.c.attempts + 1, last_error=error[:1000])
             )
 
     def waiting(self) -> dict[str, Waiting]:
         """What waits, by receiver."""
         query = (
             select(
-                _campaigns.c.url,
-                func.sum(_pieces.c.count),
-                func.sum(case((_campaigns.c.kind == "validated", 1), else_=0)),
+                CAMPAIGNS.c.url,
+                func.sum(PIECES.c.count),
+                func.sum(case((CAMPAIGNS.c.kind == "validated", 1), else_=0)),
             )
-            .join_from(_pieces, _campaigns)
-            .group_by(_campaigns.c.url)
+            .join_from(PIECES, CAMPAIGNS)
+            .group_by(CAMPAIGNS.c.url)
         )
         with self._guarded(), self._engine.connect() as connection:
             rows = connection.execute(query).all()
@@ -313,7 +229,7 @@ class Outbox:
 
 def _new_campaign(connection: Connection, campaign: Campaign, state: str) -> int:
     result = connection.execute(
-        insert(_campaigns).values(
+        insert(CAMPAIGNS).values(
             url=campaign.url,
             caller=campaign.caller,
             kind=campaign.kind,
@@ -331,18 +247,18 @@ def _new_campaign(connection: Connection, campaign: Campaign, state: str) -> int
 def _seal(connection: Connection, url: str, most: int) -> bool:
     """Put the oldest waiting pieces for ``url`` under one new post; False when none waits."""
     first = connection.execute(
-        select(_pieces.c.campaign_id)
-        .join_from(_pieces, _campaigns)
-        .where(_campaigns.c.url == url, _pieces.c.post_id.is_(None))
-        .order_by(_pieces.c.id)
+        select(PIECES.c.campaign_id)
+        .join_from(PIECES, CAMPAIGNS)
+        .where(CAMPAIGNS.c.url == url, PIECES.c.post_id.is_(None))
+        .order_by(PIECES.c.id)
         .limit(1)
     ).first()
     if first is None:
         return False
     unsealed = (
-        select(_pieces.c.id, _pieces.c.count)
-        .where(_pieces.c.campaign_id == first.campaign_id, _pieces.c.post_id.is_(None))
-        .order_by(_pieces.c.id)
+        select(PIECES.c.id, PIECES.c.count)
+        .where(PIECES.c.campaign_id == first.campaign_id, PIECES.c.post_id.is_(None))
+        .order_by(PIECES.c.id)
     )
     last, total = None, 0
     with connection.execute(unsealed) as rows:
@@ -351,15 +267,15 @@ def _seal(connection: Connection, url: str, most: int) -> bool:
                 break
             last, total = piece_id, total + count
     post = connection.execute(
-        insert(_posts).values(key=uuid.uuid4().hex, campaign_id=first.campaign_id, attempts=0)
+        insert(POSTS).values(key=uuid.uuid4().hex, campaign_id=first.campaign_id, attempts=0)
     )
     assert post.inserted_primary_key is not None
     connection.execute(
-        update(_pieces)
+        update(PIECES)
         .where(
-            _pieces.c.campaign_id == first.campaign_id,
-            _pieces.c.post_id.is_(None),
-            _pieces.c.id <= last,
+            PIECES.c.campaign_id == first.campaign_id,
+            PIECES.c.post_id.is_(None),
+            PIECES.c.id <= last,
         )
         .values(post_id=post.inserted_primary_key[0])
     )
@@ -368,16 +284,16 @@ def _seal(connection: Connection, url: str, most: int) -> bool:
 
 def _forget_finished(connection: Connection) -> None:
     """Remove closed campaigns of which nothing waits."""
-    waits = exists().where(_pieces.c.campaign_id == _campaigns.c.id)
-    sent = exists().where(_posts.c.campaign_id == _campaigns.c.id)
-    connection.execute(delete(_campaigns).where(_campaigns.c.state == _CLOSED, ~waits, ~sent))
+    waits = exists().where(PIECES.c.campaign_id == CAMPAIGNS.c.id)
+    sent = exists().where(POSTS.c.campaign_id == CAMPAIGNS.c.id)
+    connection.execute(delete(CAMPAIGNS).where(CAMPAIGNS.c.state == CLOSED, ~waits, ~sent))
 
 
 def _prepare(connection: Connection, url: str) -> None:
-    _metadata.create_all(connection)
-    version = connection.scalar(select(_meta.c.version))
+    METADATA.create_all(connection)
+    version = connection.scalar(select(META.c.version))
     if version is None:
-        connection.execute(insert(_meta).values(version=OUTBOX_VERSION))
+        connection.execute(insert(META).values(version=OUTBOX_VERSION))
     elif version != OUTBOX_VERSION:
         raise StoreError(
             f"the outbox {shown_url(url)} has version {version} and this assay knows"
