@@ -17,7 +17,8 @@ def test_case_42_a_disconnect_ends_the_replay(talk: Talk, stream: bool) -> None:
     until(talk.at_rest, "the server is at rest before the test")
     produced = talk.metric("vllm:generation_tokens_total")
     body = chat("hi", stream=stream, enforced_tokens=enforced(TRACE))
-    with httpx.Client(base_url=talk.server.url, trust_env=False, timeout=5.0) as leaving:
+    # A fresh machine compiles one function of V1's sampler at the first logprobs: be patient.
+    with httpx.Client(base_url=talk.server.url, trust_env=False, timeout=300.0) as leaving:
         if stream:
             with leaving.stream("POST", CHAT, json=body) as response:
                 assert response.status_code == 200
