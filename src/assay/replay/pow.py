@@ -22,7 +22,7 @@ def parse_nonces(text: str) -> list[int]:
     nonces: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not (first.isascii() and first.isdigit() and (not dash or last.isdigit())):
+        if not (part.isascii() and first.isdigit() and (not dash or last.isdigit())):
             raise SettingsError(f"--nonces {part!r}: expected a number or a range such as 0-31")
         low, high = int(first), int(last or first)
         if high < low or high >= UINT32_RANGE:

@@ -17,6 +17,9 @@ import pytest
 from tests.plugin.poc.fake import Receiver, generate_body, init_body, until
 from tests.support import specs
 from tests.support.server import Server
+from typer.testing import CliRunner
+
+from assay.cli.poc import app as poc_app
 
 pytestmark = pytest.mark.engine
 
@@ -199,3 +202,30 @@ async def test_f42_shutdown_ends_mining_waiters_and_the_server(server: Server) -
     assert "Application shutdown complete" in log
     assert "Traceback" not in log
     assert "was never awaited" not in log
+
+
+def test_the_commands_make_vectors_and_judge_them(server: Server, tmp_path: Path) -> None:
+    """``assay poc generate`` and ``validate``: honest passes, another key's vectors fail."""
+    mine, other = tmp_path / "mine.json", tmp_path / "other.json"
+    challenge = ["--block-hash", "block", "--seq-len", "32", "--nonces", "0-19,40"]
+    for path, key in ((mine, "key"), (other, "other-key")):
+        made = run_poc(
+            "generate", "--server", server.url, "-o", str(path), "--public-key", key, *challenge
+        )
+        assert made.exit_code == 0, made.output
+    content = json.loads(mine.read_text())
+    assert [artifact["nonce"] for artifact in content["artifacts"]] == [*range(20), 40]
+    assert content["profile"]["runner"] == "v1"
+    honest = run_poc("validate", str(mine), "--server", server.url, "--json")
+    assert (honest.exit_code, json.loads(honest.output)["n_mismatch"]) == (0, 0)
+    # The same vectors claimed for another key: nobody's.
+    content["public_key"] = "other-key"
+    mine.write_text(json.dumps(content))
+    forged = run_poc("validate", str(mine), "--server", server.url, "--json")
+    verdict = json.loads(forged.output)
+    assert (forged.exit_code, verdict["verdict"], verdict["n_total"]) == (2, "fail", 21)
+    assert run_poc("compare", str(mine), str(other), "--json").exit_code == 2
+
+
+def run_poc(*arguments: str) -> Any:
+    return CliRunner().invoke(poc_app, list(arguments))
