@@ -170,8 +170,8 @@ async def _verify_into(
                 tally[result.verdict.verdict] += 1
                 bar.update(task, advance=1, tally=_tally(tally))
 
-            todo = list(wanted.values())
-            await verify_all(client, identity, todo, options, keep, done=before)
+            remaining = list(wanted.values())
+            await verify_all(client, identity, remaining, options, keep, done=before)
     finally:
         if database is not None:
             database.close()

@@ -121,11 +121,11 @@ async def verify_all(
     stops answering altogether, the results so far have been handed over and ReplayError is raised:
     going on would only turn an outage into a list of verdicts.
     """
-    todo = iter([claim for claim in claims if result_key(claim, server, options) not in done])
+    remaining = iter([claim for claim in claims if result_key(claim, server, options) not in done])
     stop = asyncio.Event()
 
     async def worker() -> None:
-        for claim in todo:
+        for claim in remaining:
             if stop.is_set():
                 return
             result = await verify_one(client, server, claim, options)
