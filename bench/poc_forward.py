@@ -1,6 +1,6 @@
 """What a proof-of-compute token costs against an ordinary prefill token of the same engine.
 
-    python bench/poc_forward.py --model FOLDER [--runner v1|v2] [--rounds 7] [--shapes 8x256 16x256]
+    python bench/poc_forward.py [--model FOLDER] [--runner v1|v2] [--rounds 7] [--shapes 8x256 16x256]
 
 One engine in this process; rounds alternate and change their order. ``prefill``: ``generate`` with
 one token on as many random prompts of the same length (never the same twice, so the prefix cache
@@ -148,7 +148,7 @@ def measure(bench: Bench, batch: int, seq_len: int, rounds: int) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True, help="folder of the model")
+    parser.add_argument("--model", help="folder of the model; default: SmolLM2-135M")
     parser.add_argument("--runner", choices=("v1", "v2"), default="v1")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--shapes", nargs="+", default=["8x256", "16x256"])
@@ -159,8 +159,13 @@ def main() -> int:
         env = {**os.environ, **environment(options.runner)}
         os.execve(sys.executable, [sys.executable, *sys.argv, "--inside"], env)
     shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes]
-    bench = Bench(options.model, max(b * s for b, s in shapes), max(s for _, s in shapes))
-    print(f"runner {options.runner}, {Path(options.model).name}, load {os.getloadavg()[0]:.1f}")
+    model = options.model
+    if model is None:
+        from assay.demo.models import smollm2
+
+        model = str(smollm2())
+    bench = Bench(model, max(b * s for b, s in shapes), max(s for _, s in shapes))
+    print(f"runner {options.runner}, {Path(model).name}, load {os.getloadavg()[0]:.1f}")
     ratios = [measure(bench, batch, seq_len, options.rounds) for batch, seq_len in shapes]
     print(f"load {os.getloadavg()[0]:.1f}")
     return 0 if min(ratios) >= TARGET else 1
