@@ -137,9 +137,9 @@ class Talk:
         return running == 0 and self.status()["replays_open"] == 0
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Poll ``condition``; fail with ``what`` when it does not come true."""
+def until(condition: Callable[[], bool], what: str, *, every: float = 0.1) -> None:
+    """Poll ``condition`` every so many seconds; fail with ``what`` when it does not come true."""
     deadline = time.monotonic() + SETTLES_WITHIN
     while not condition():
         assert time.monotonic() < deadline, f"gave up waiting: {what}"
-        time.sleep(0.1)
+        time.sleep(every)

@@ -187,23 +187,6 @@ async def test_over_the_token_budget_is_refused_and_the_engine_lives(
     assert (await post(http, "/generate", generate_body([1], wait=True))).status_code == 200
 
 
-async def test_f42_shutdown_ends_mining_waiters_and_the_server(server: Server) -> None:
-    """Last: it stops the server of this module."""
-    async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=60) as client:
-        assert (await post(client, "/init/generate", init_body())).status_code == 200
-        waiter = asyncio.create_task(post(client, "/generate", generate_body([1], wait=True)))
-        await asyncio.sleep(0.3)
-        assert not waiter.done()
-        os.kill(server.pid, signal.SIGINT)
-        await until(server.exited, 30)
-        with contextlib.suppress(httpx.TransportError):  # the connection may go with the server
-            assert (await waiter).status_code == 503
-    log = server.log_text()
-    assert "Application shutdown complete" in log
-    assert "Traceback" not in log
-    assert "was never awaited" not in log
-
-
 def test_the_commands_make_vectors_and_judge_them(server: Server, tmp_path: Path) -> None:
     """``assay poc generate`` and ``validate``: honest passes, another key's vectors fail."""
     mine, other = tmp_path / "mine.json", tmp_path / "other.json"
@@ -225,6 +208,23 @@ def test_the_commands_make_vectors_and_judge_them(server: Server, tmp_path: Path
     verdict = json.loads(forged.output)
     assert (forged.exit_code, verdict["verdict"], verdict["n_total"]) == (2, "fail", 21)
     assert run_poc("compare", str(mine), str(other), "--json").exit_code == 2
+
+
+async def test_f42_shutdown_ends_mining_waiters_and_the_server(server: Server) -> None:
+    """Last: it stops the server of this module."""
+    async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=60) as client:
+        assert (await post(client, "/init/generate", init_body())).status_code == 200
+        waiter = asyncio.create_task(post(client, "/generate", generate_body([1], wait=True)))
+        await asyncio.sleep(0.3)
+        assert not waiter.done()
+        os.kill(server.pid, signal.SIGINT)
+        await until(server.exited, 30)
+        with contextlib.suppress(httpx.TransportError):  # the connection may go with the server
+            assert (await waiter).status_code == 503
+    log = server.log_text()
+    assert "Application shutdown complete" in log
+    assert "Traceback" not in log
+    assert "was never awaited" not in log
 
 
 def run_poc(*arguments: str) -> Any:
