@@ -52,6 +52,32 @@ class EngineIdentity(_Frozen):
     logprobs_mode: LogprobsMode | None = None
     plugin_version: str | None = None
     system_fingerprint: str | None = None
+    model_digest: str | None = None
+    """SHA-256 over the weights' files, where somebody computed it."""
+    hardware: str | None = None
+    """Device name as the engine reports it, such as ``NVIDIA H100`` or ``cpu``."""
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+
+
+class Tape(_Frozen):
+    """What turned a seed into draws: without it a seeded claim cannot be drawn again.
+
+    ``runner``'s noise differs in kind: V2's is a pure function of (seed, position, token id), V1's
+    a generator consumed in order, which only the same ``device`` kind repeats. ``generation`` is
+    this software's number for the engine's noise function (``scoring/tape.py`` lists them);
+    ``fp64`` is the engine's flag for double precision noise.
+    """
+
+    runner: Literal["v1", "v2"]
+    generation: int = 1
+    fp64: bool = False
+    device: str | None = None
+
+
+SeedSource = Literal["client", "executor", "validator", "beacon"]
+"""Who chose the seed. ``beacon``: derived from a public beacon and the request's digest, so that
+nobody could try several; an executor that picks its own seed can grind it."""
 
 
 class Claim(_Frozen):
@@ -76,6 +102,8 @@ class Claim(_Frozen):
     usage: Usage = Usage()
     logprobs_mode: LogprobsMode | None = None
     engine: EngineIdentity = EngineIdentity()
+    tape: Tape | None = None
+    seed_source: SeedSource | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -83,7 +111,11 @@ class Evidence(_Frozen):
     """What the plugin saw inside the engine during a replay, one entry per forced position.
 
     Returned by the server under the response field ``assay``. ``drawn`` is the id the sampler
-    would have chosen; ranks start at 1; log probabilities belong to the forced id.
+    would have chosen; ranks start at 1; ``logprob_*`` belong to the forced id, ``drawn_*`` to the
+    drawn one. ``noise_*`` is the Gumbel noise that the request's seed gives the two ids at the
+    position: 0 for a greedy request, ``None`` where no seed was given or it cannot be repeated.
+    The sampler drew argmax(processed log probability + noise), so the four numbers say by how much
+    the drawn id beat the forced one over the full vocabulary. Older plugins send none of them.
     ``grammar_conflict`` is the first position whose forced id the grammar did not allow.
     """
 
@@ -93,6 +125,11 @@ class Evidence(_Frozen):
     rank_processed: tuple[int, ...] = ()
     logprob_raw: tuple[float | None, ...] = ()
     logprob_processed: tuple[float | None, ...] = ()
+    drawn_raw: tuple[float | None, ...] = ()
+    drawn_processed: tuple[float | None, ...] = ()
+    noise_drawn: tuple[float | None, ...] = ()
+    noise_forced: tuple[float | None, ...] = ()
+    tape: Tape | None = None
     grammar_conflict: int | None = None
     complete: bool = True
 
