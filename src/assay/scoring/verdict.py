@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from assay.claims.account import Known, check_account
 from assay.claims.claim import Claim, LogprobsMode, Replay
 from assay.scoring import findings as find
-from assay.scoring.arrays import Floats, ScoreArrays, build_arrays
+from assay.scoring.arrays import Floats, ScoreArrays
 from assay.scoring.constants import CEILING_DISTANCE, CEILING_MIN_POSITIONS, FLAT_ALTERNATIVES
 from assay.scoring.decision import (
     Decision,
@@ -22,6 +22,7 @@ from assay.scoring.decision import (
     informative_positions,
 )
 from assay.scoring.findings import Finding, finding
+from assay.scoring.pairing import KindChoice, pair_up, replayed_tokens
 from assay.scoring.refusals import (
     verdict_on_unreadable_claim,
     verdict_on_unreadable_replay,
@@ -32,7 +33,6 @@ from assay.scoring.signals import (
     Count,
     above_ceiling,
     entropies,
-    first_disagreement,
     has_padding,
     near_best,
     top1_agreement,
@@ -42,6 +42,7 @@ from assay.scoring.value import distances, published_distances, similarity_first
 
 __all__ = [
     "Kind",
+    "KindChoice",
     "Known",
     "Outcome",
     "Reason",
@@ -51,8 +52,6 @@ __all__ = [
     "verdict_on_unreadable_replay",
     "verdict_without_replay",
 ]
-
-KindChoice = Literal["auto", "enforced", "natural"]
 
 _OUTCOMES: dict[bool | None, Outcome] = {True: "pass", False: "fail", None: "inconclusive"}
 
@@ -82,40 +81,26 @@ def judge(
     The verdict never passes, and never fails by distance, without a comparison. Raises
     SettingsError for a threshold outside [0, 1).
     """
-    settled = _kind(claim, replay, kind)
-    replayed = _replayed_tokens(replay) if settled == "enforced" and replay.positions else None
+    pairing = pair_up(claim, replay, kind)
+    replayed = replayed_tokens(replay) if pairing.kind == "enforced" and replay.positions else None
     account = check_account(claim, dataclasses.replace(known or Known(), replayed_tokens=replayed))
-    found = find.from_account(account)
-    found += find.unreadable_numbers(claim, replay)
-    found += find.evidence_present(claim, replay)
-    found += find.same_prompt(claim, replay)
-    ours, theirs = claim.positions or (), replay.positions or ()
-    parted = first_disagreement(ours, theirs)
-    found += find.same_spelling(ours, theirs)
-    found += _same_tokens(claim, replay, settled, parted)
-    shared = min(len(ours), len(theirs)) if parted is None else parted
-    raw = "raw_logprobs" in (claim.logprobs_mode, replay.logprobs_mode)
-    found += find.same_k(ours[:shared], theirs[:shared], raw=raw)
+    found = [*find.from_account(account), *pairing.findings]
     base: dict[str, Any] = {
-        "claim_positions": None if claim.positions is None else len(ours),
-        "replay_positions": None if replay.positions is None else len(theirs),
-        "kind": settled,
-        "first_disagreement": parted,
+        "claim_positions": None if claim.positions is None else len(claim.positions),
+        "replay_positions": None if replay.positions is None else len(replay.positions),
+        "kind": pairing.kind,
+        "first_disagreement": pairing.parted,
         "account": account,
         "notes": tuple(f"claim: {w}" for w in claim.warnings)
         + tuple(f"replay: {w}" for w in replay.warnings),
     }
-    arrays = build_arrays(ours[:shared], theirs[:shared])
-    usable = not any(f.reason.code in ("not_finite", "spelling_mismatch") for f in found)
-    if not usable or not arrays.comparable.any():
+    if not pairing.usable:
         if not found:
             found.append(finding("block", "no_evidence", "no position can be compared"))
         # The threshold is checked even where nothing can be compared with it.
         choose_limits(threshold, None, None, flat=False, cut=False)
         return _conclude(found, None, base)
-    found += find.partial_evidence(arrays)
-    found += find.is_distribution(claim, replay, arrays)
-    found += find.same_mode(claim, replay, arrays)
+    arrays = pairing.arrays
     return _compare(_Pair(claim, replay, arrays, threshold), found, base)
 
 
@@ -203,56 +188,6 @@ def _conclude(found: list[Finding], by_distance: bool | None, fields: dict[str, 
     order = {"fail": 0, "block": 1, "hold": 2}
     reasons = tuple(f.reason for f in sorted(found, key=lambda f: order[f.effect]))
     return Verdict(verdict=outcome, reasons=reasons, **fields)
-
-
-def _kind(claim: Claim, replay: Replay, kind: KindChoice) -> Kind:
-    if kind != "auto":
-        return kind
-    if replay.evidence is not None or replay.path != "file":
-        return "enforced"
-    ours, theirs = claim.positions or (), replay.positions or ()
-    whole = len(theirs) >= len(ours) and first_disagreement(ours, theirs) is None
-    return "enforced" if whole else "natural"
-
-
-def _replayed_tokens(replay: Replay) -> int:
-    """Positions of the replay; its usage too, for an end token it could not name (case 9)."""
-    return max(len(replay.positions or ()), replay.usage.completion_tokens or 0)
-
-
-def _same_tokens(claim: Claim, replay: Replay, kind: Kind, parted: int | None) -> list[Finding]:
-    ours, theirs = claim.positions or (), replay.positions or ()
-    if not ours or not theirs:
-        return []
-    found = []
-    enforced = kind == "enforced"
-    if parted is not None:
-        found.append(
-            finding(
-                "fail" if enforced else "hold",
-                "different_tokens",
-                f"different tokens at position {parted}: the claim has {ours[parted].token}, the"
-                f" replay {theirs[parted].token}"
-                + (
-                    ""
-                    if enforced
-                    else "; two free generations part on honest hardware too, so"
-                    f" only the {parted} positions before are compared"
-                ),
-                parted,
-            )
-        )
-    if len(ours) > _replayed_tokens(replay):
-        incomplete = replay.evidence is not None and not replay.evidence.complete
-        found.append(
-            finding(
-                "block" if incomplete else "fail" if enforced else "hold",
-                "replay_incomplete" if incomplete else "different_length",
-                f"the claim has {len(ours)} tokens and the replay {len(theirs)}",
-                len(theirs),
-            )
-        )
-    return found
 
 
 def _support(support: Count | None, *, fair: bool) -> list[Finding]:
