@@ -7,7 +7,16 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from assay.claims.claim import Claim, Endpoint, EngineIdentity, LogprobsMode, Prompt, Usage
+from assay.claims.claim import (
+    Claim,
+    Endpoint,
+    EngineIdentity,
+    LogprobsMode,
+    Prompt,
+    ToolCall,
+    Usage,
+)
+from assay.claims.digest import prompt_digest
 from assay.claims.entries import RawPosition
 from assay.claims.positions import IMPOSSIBLE, Position, TopEntry
 from assay.claims.spelling import Spelling, choose_spelling, key_of
@@ -37,6 +46,8 @@ class RawResponse:
     token_ids: tuple[int, ...] | None = None
     prompt_token_ids: tuple[int, ...] | None = None
     text: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
     usage: Usage = field(default_factory=Usage)
     assay: object = None
@@ -210,6 +221,8 @@ def build_claim(raw: RawResponse, request: dict[str, Any] | None) -> Claim:
         request={k: v for k, v in asked.items() if k not in ("stream", "stream_options")},
         output_ids=output.ids,
         output_text=raw.text,
+        reasoning_text=raw.reasoning,
+        tool_calls=raw.tool_calls,
         positions=output.positions,
         finish_reason=raw.finish_reason,
         usage=raw.usage,
@@ -250,14 +263,15 @@ def _prompt(raw: RawResponse, asked: dict[str, Any]) -> Prompt:
     messages = asked.get("messages")
     text = asked.get("prompt")
     sent = _sent_ids(text)
+    ids = raw.prompt_token_ids or sent
     known = {
         "messages": tuple(messages) if isinstance(messages, list) else None,
         "text": text if isinstance(text, str) else None,
+        "digest": prompt_digest(ids) if ids else None,
     }
-    if raw.prompt_token_ids:
-        return Prompt(token_ids=raw.prompt_token_ids, source="response", **known)
-    if sent:
-        return Prompt(token_ids=sent, source="request", **known)
+    if ids:
+        source = "response" if raw.prompt_token_ids else "request"
+        return Prompt(token_ids=ids, source=source, **known)
     raw.warnings.append(
         "the response has no prompt_token_ids: the prompt must be rendered again, and nobody can"
         " tell whether the executor saw the same one (case 23)"

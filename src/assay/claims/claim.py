@@ -26,10 +26,12 @@ class Prompt(_Frozen):
     ``token_ids`` is ``None`` when nobody reported them, never an empty stand-in (case 23).
     ``source`` says how far they can be trusted: ``response`` (the server returned them),
     ``request`` (the caller sent ids), ``rerendered`` (only messages or text are known and the
-    validator's template must make the ids again).
+    validator's template must make the ids again). ``digest`` is ``claims.digest.prompt_digest``
+    of the ids; it binds a claim to its prompt where the ids themselves are kept back.
     """
 
     token_ids: tuple[TokenId, ...] | None = None
+    digest: str | None = None
     messages: tuple[dict[str, Any], ...] | None = None
     text: str | None = None
     source: Literal["response", "request", "rerendered"] = "rerendered"
@@ -38,6 +40,14 @@ class Prompt(_Frozen):
 class Usage(_Frozen):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+class ToolCall(_Frozen):
+    """One function call of an answer. ``arguments`` is JSON text as the server wrote it."""
+
+    name: str | None = None
+    arguments: str = ""
 
 
 class EngineIdentity(_Frozen):
@@ -58,6 +68,11 @@ class EngineIdentity(_Frozen):
     """Device name as the engine reports it, such as ``NVIDIA H100`` or ``cpu``."""
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
+    max_model_len: int | None = None
+    """Context in tokens: an answer may end there before max_tokens."""
+    template_digest: str | None = None
+    """``replay.tokens.template_digest``: how the server renders one fixed conversation. Two
+    servers with equal digests have the same template, tokenizer and date."""
 
 
 class Tape(_Frozen):
@@ -86,6 +101,8 @@ class Claim(_Frozen):
     ``request`` is the request body as the origin sent it, without ``stream``: sampling
     parameters, tools, response format and all, because every one of them may shape the
     distribution (spec replay, section 2). ``output_ids`` is ``None`` for claims spelled in text.
+    ``output_text`` is the content alone; what a parser took out of it is in ``reasoning_text`` and
+    ``tool_calls``.
     ``warnings`` holds what a reader noticed and did not refuse.
     """
 
@@ -96,6 +113,8 @@ class Claim(_Frozen):
     request: dict[str, Any] = Field(default_factory=dict)
     output_ids: tuple[TokenId, ...] | None = None
     output_text: str | None = None
+    reasoning_text: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
     positions: tuple[Position, ...] | None = None
     """``None``: the response carries no log probabilities at all; ``()``: an empty list."""
     finish_reason: FinishReason | None = None

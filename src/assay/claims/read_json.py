@@ -9,6 +9,7 @@ from assay.claims.claim import Claim, EngineIdentity, Replay, Usage
 from assay.claims.entries import RawPosition, read_columns, read_content
 from assay.claims.evidence import read_evidence
 from assay.claims.fields import as_count, as_ids, as_list, as_object, as_text
+from assay.claims.read_message import Said
 from assay.claims.strict_json import parse_json
 from assay.errors import ClaimError
 
@@ -69,7 +70,10 @@ def read_body(body: Body) -> RawResponse:
     raw = RawResponse(endpoint="chat" if "message" in choice else "completions")
     read_head(raw, value)
     if raw.endpoint == "chat":
-        raw.text = read_message(as_object(choice["message"], "choices[0].message"))
+        message, said = as_object(choice["message"], "choices[0].message"), Said()
+        said.add(message, "choices[0].message")
+        raw.text = optional_text(message.get("content"), "choices[0].message.content")
+        raw.reasoning, raw.tool_calls = said.reasoning_text, said.tool_calls
     else:
         raw.text = optional_text(choice.get("text"), "choices[0].text")
     raw.finish_reason = optional_text(choice.get("finish_reason"), "choices[0].finish_reason")
@@ -138,10 +142,6 @@ def read_head(raw: RawResponse, value: dict[str, Any]) -> None:
         raw.assay = value["assay"]
 
 
-def read_message(message: dict[str, Any]) -> str | None:
-    return optional_text(message.get("content"), "choices[0].message.content")
-
-
 def optional_text(value: object, path: str) -> str | None:
     return None if value is None else as_text(value, path)
 
@@ -165,4 +165,5 @@ def read_usage(value: object) -> Usage:
     return Usage(
         prompt_tokens=as_count(usage.get("prompt_tokens"), "usage.prompt_tokens"),
         completion_tokens=as_count(usage.get("completion_tokens"), "usage.completion_tokens"),
+        total_tokens=as_count(usage.get("total_tokens"), "usage.total_tokens"),
     )

@@ -21,6 +21,7 @@ from assay.claims.read_json import (
     read_usage,
     refuse_error,
 )
+from assay.claims.read_message import Said
 from assay.claims.strict_json import parse_json
 from assay.errors import ClaimError
 
@@ -55,6 +56,7 @@ class _Stream:
     token_ids: list[int] = field(default_factory=list)
     has_token_ids: bool = False
     text: list[str] = field(default_factory=list)
+    said: Said = field(default_factory=Said)
     skipped: int = 0
     """Chunks that carry text or a tool call and no log probabilities."""
     chunks: int = 0
@@ -131,8 +133,7 @@ def _choice(stream: _Stream, choice: dict[str, Any], path: str) -> None:
     else:
         delta = as_object(choice.get("delta", {}), f"{path}.delta")
         piece = optional_text(delta.get("content"), f"{path}.delta.content")
-        says_something = bool(delta.get("tool_calls") or delta.get("reasoning_content"))
-        says_something = says_something or bool(delta.get("reasoning"))
+        says_something = stream.said.add(delta, f"{path}.delta")
     if piece:
         stream.text.append(piece)
         says_something = True
@@ -163,6 +164,7 @@ def _finish(stream: _Stream, last_line: int) -> RawResponse:
             )
         raw.warnings.append(f"the stream ends without {DONE}")
     raw.text = "".join(stream.text) or None
+    raw.reasoning, raw.tool_calls = stream.said.reasoning_text, stream.said.tool_calls
     raw.content = stream.positions if stream.has_logprobs else None
     raw.token_ids = tuple(stream.token_ids) if stream.has_token_ids else None
     if stream.has_logprobs and stream.skipped:
