@@ -1,0 +1,84 @@
+"""Everything one node owns. Made by the app, started and ended with its lifespan; no singletons."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+
+from assay.node.access import Access
+from assay.node.backend import Launcher
+from assay.node.config import NodeConfig
+from assay.node.keeper import Tools
+from assay.node.metrics import NodeMetrics
+from assay.node.pool import Pool
+from assay.node.process import GuardedLauncher
+from assay.node.supervisor import Supervisor
+from assay.store.database import Store
+
+logger = logging.getLogger("assay.node")
+
+
+class Node:
+    """Parts take what they need from here.
+
+    ``http`` is for control requests to backends (health, PoC routes): no proxy of the environment,
+    no redirects. ``store`` exists while the node runs. ``clock`` is monotonic seconds.
+    """
+
+    store: Store
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        launcher: Launcher | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.access = Access(config.keys)
+        self.pool = Pool(clock)
+        self.metrics = NodeMetrics(self.pool)
+        self.http = httpx.AsyncClient(
+            trust_env=False,
+            follow_redirects=False,
+            timeout=httpx.Timeout(30.0, connect=config.limits.connect_timeout_s),
+        )
+        self.supervisor = Supervisor(
+            Tools(
+                settings=config.backends,
+                pool=self.pool,
+                launcher=launcher or GuardedLauncher(config.backends),
+                metrics=self.metrics,
+                http=self.http,
+                clock=clock,
+            )
+        )
+        self.draining = asyncio.Event()
+        """Set when the node is about to end: new work is refused, running streams may finish."""
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Open what is needed; at the end stop every backend, then close it."""
+        self.store = await asyncio.to_thread(open_store, self.config)
+        try:
+            async with self.http:
+                try:
+                    yield
+                finally:
+                    self.draining.set()
+                    await self.supervisor.close()
+        finally:
+            await asyncio.to_thread(self.store.close)
+
+
+def open_store(config: NodeConfig) -> Store:
+    """The node's store; its folder is made when it is a SQLite file of the node's own."""
+    if config.store.url is None:
+        config.store.folder.expanduser().mkdir(parents=True, exist_ok=True)
+    return Store(config.store_url)

@@ -1,0 +1,162 @@
+"""From an ``up`` request to the backends to start: how many, on which GPUs, with which command."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from assay.node.backend import Backend, Launch
+from assay.node.config import Backends
+from assay.node.failures import NodeRefusal
+from assay.node.gpus import visible_gpus
+from assay.settings import process_environment
+
+ASSAY = (sys.executable, "-m", "assay.cli.main")
+DRY_RUN_WITHIN = 120.0
+OURS = ("host", "port", "uds", "fd", "headless")
+"""Flags the node sets or depends on, so a request cannot."""
+PARALLEL = {
+    "tensor-parallel-size": "tp",
+    "pipeline-parallel-size": "pp",
+    "data-parallel-size": "dp",
+}
+NODE_VARIABLES = "ASSAY_NODE_"
+
+
+class UpRequest(BaseModel):
+    """Body of ``/inference/up``. Keys that are not known are ignored, as clients send some."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    model: str = Field(min_length=1, max_length=4096)
+    """Hub id or local folder."""
+    dtype: str = Field("auto", max_length=64)
+    additional_args: tuple[str, ...] = ()
+    """Flags of ``vllm serve``."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    backend: Backend
+    launch: Launch
+
+
+async def plan(request: UpRequest, settings: Backends) -> list[Planned]:
+    """What to start, sorted by port. NodeRefusal 400 for a request that cannot work."""
+    _check(request)
+    environment = backend_environment(settings, process_environment())
+    flags = await effective_flags(request, environment)
+    gpus = await asyncio.to_thread(visible_gpus, settings.gpus, environment)
+    slices = gpu_slices(gpus, gpus_each(flags), settings.count)
+    key = _last_value(flags, "--api-key") or environment.get("VLLM_API_KEY")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    planned = []
+    for port, part in enumerate(slices, start=settings.first_port):
+        backend = Backend(port, settings.host, part, headers)
+        own = {"CUDA_VISIBLE_DEVICES": ",".join(part)} if part else {}
+        address = ("--host", settings.host, "--port", str(port))
+        command = (*ASSAY, "serve", *_arguments(request), *address)
+        planned.append(Planned(backend, Launch(port, command, {**environment, **own})))
+    return planned
+
+
+def _arguments(request: UpRequest) -> tuple[str, ...]:
+    return (request.model, "--dtype", request.dtype, *request.additional_args)
+
+
+def _check(request: UpRequest) -> None:
+    if request.model.startswith("-") or request.dtype.startswith("-"):
+        raise NodeRefusal(400, "model and dtype are values, not flags")
+    for index, argument in enumerate(request.additional_args):
+        if "\0" in argument:
+            raise NodeRefusal(400, f"additional_args[{index}]: holds a NUL character")
+        name = argument.split("=", 1)[0].lstrip("-").replace("_", "-")
+        if argument.startswith("--") and name in OURS:
+            raise NodeRefusal(
+                400,
+                f"additional_args[{index}]: {argument}: the node decides --{name}; leave it out",
+            )
+
+
+def backend_environment(settings: Backends, environment: Mapping[str, str]) -> dict[str, str]:
+    """The node's own environment without its keys, and the configured variables on top."""
+    kept = {k: v for k, v in environment.items() if not k.startswith(NODE_VARIABLES)}
+    return kept | {k: v.get_secret_value() for k, v in settings.environment.items()}
+
+
+async def effective_flags(request: UpRequest, environment: Mapping[str, str]) -> list[str]:
+    """The flags ``assay serve`` would use, presets included: they may set the parallel sizes.
+
+    Asked of the command itself, so that node and command cannot disagree.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(*ASSAY, "serve", "--dry-run", *_arguments(request)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=dict(environment),
+    )
+    try:
+        async with asyncio.timeout(DRY_RUN_WITHIN):
+            shown, errors = await process.communicate()
+    except TimeoutError as error:
+        raise NodeRefusal(500, "assay serve --dry-run did not end") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        lines = errors.decode("utf-8", errors="replace").strip().splitlines()
+        raise NodeRefusal(400, lines[-1] if lines else "assay serve refused these flags")
+    return shlex.split(shown.decode("utf-8", errors="replace"))
+
+
+def gpus_each(flags: Sequence[str]) -> int:
+    """GPUs one backend needs: TP x PP, and its data-parallel copies when it has several."""
+    size = 1
+    for flag, short in PARALLEL.items():
+        text = _last_value(flags, f"--{flag}", f"-{short}")
+        if text is None:
+            continue
+        if not text.isdecimal() or int(text) < 1:
+            raise NodeRefusal(400, f"additional_args: --{flag} {text}: expected a number from 1")
+        size *= int(text)
+    return size
+
+
+def _last_value(flags: Sequence[str], *names: str) -> str | None:
+    value = None
+    for index, flag in enumerate(flags):
+        name, equals, inline = flag.partition("=")
+        spelled = name.replace("_", "-") if name.startswith("--") else name
+        if spelled not in names:
+            continue
+        if equals:
+            value = inline
+        elif index + 1 < len(flags):
+            value = flags[index + 1]
+    return value
+
+
+def gpu_slices(gpus: Sequence[str], each: int, count: int | None) -> list[tuple[str, ...]]:
+    """One tuple a backend: max(1, GPUs // each) of them unless ``count`` says otherwise.
+
+    A machine without GPUs is one slice, an empty one; ``count`` makes several there as well.
+    """
+    instances = count if count is not None else max(1, len(gpus) // each)
+    if not gpus:
+        return [()] * instances
+    if instances == 1:
+        return [tuple(gpus[:each])]
+    if instances * each > len(gpus):
+        raise NodeRefusal(
+            400,
+            f"{instances} backends of {each} GPUs need {instances * each} and there are"
+            f" {len(gpus)}; lower backends.count or the parallel sizes",
+        )
+    return [tuple(gpus[index * each : (index + 1) * each]) for index in range(instances)]
