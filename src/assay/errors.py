@@ -60,3 +60,7 @@ class SettingsError(AssayError):
 
 class StoreError(AssayError):
     """The database refused or holds something this version cannot read."""
+
+
+class ProfileError(AssayError):
+    """A calibration profile that cannot be read, made, merged or used as asked."""

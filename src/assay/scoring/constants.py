@@ -89,3 +89,88 @@ SCALE_OFFSET: Final = 0.05
 """Raw and processed log probabilities at a temperature T differ by the factor 1/T between
 alternatives: named when the median factor is 5 % off 1 and the median deviation from it is below
 2 % on at least 8 positions. Other weights scatter the factor by far more."""
+
+# --- The choice channel (spec replay, sections 5 and 6). Fixed rules for claims without a profile;
+# --- each may only convict beyond doubt.
+
+GREEDY_BELOW: Final = 1e-5
+"""vLLM takes a temperature below this for greedy (its sampling parameters, 0.32)."""
+LEAST_TEMPERATURE: Final = 1e-2
+"""vLLM raises a smaller positive temperature to this (same place)."""
+LARGEST_VOCABULARY: Final = 300_000
+"""More ids than any model served today has; only bounds what unlisted ids may weigh at T > 1."""
+CUT_SLACK: Final = 1e-3
+"""An id this close to the edge of top-p (probability) or min-p (nats) counts as neither kept nor
+cut: float32 sums over a vocabulary differ by less."""
+MARGIN_CLIP: Final = 2.0
+"""Margins (nats) are clipped here before they are averaged, so that one position cannot make a
+mean. The 99.9th percentile of what honest engines of different GPU kinds differ by between
+two alternatives (recorded MiniMax-M2.7 pairs, processed mode at temperature 0.7) is 2.08."""
+HONEST_MISMATCH: Final = 0.10
+"""Share of tokens that differ from the validator's draw which an honest executor is allowed
+without a profile. Measured: 2.05 % in bfloat16 against float32 (SmolLM2-135M, spec replay, section
+5); 2.7 % a token across GPU kinds (30 partings over 1114 tokens of recorded seeded MiniMax-M2.7
+pairs). int4 38 %, wrong seed 56 %."""
+FOREIGN_MISMATCH: Final = 0.35
+"""The same at contested positions (``CONTESTED_NATS``) for an executor that drew otherwise: below
+what int4 weights and another seed show there. A pass needs fewer."""
+CONTESTED_NATS: Final = 0.2
+"""Entropy from which a position counts as contested: below it different draws agree for free."""
+CHOICE_ERROR: Final = 1e-6
+"""Chance at which a fixed rule of the choice channel convicts an executor at the honest limit."""
+CONTRADICTION_SLACK: Final = 0.02
+"""Nats by which another id must win on the claim's *own* numbers before that is a contradiction:
+float32 noise and printed digits move a score by under 1e-3."""
+HONEST_CONTRADICTIONS: Final = 0.01
+"""Share of contradictions an honest executor is allowed. The claim's own numbers and the seed
+decide its own draw whatever the hardware, so honest claims have none; the allowance is for
+alternatives at the very edge of top-p."""
+TAMPER_NATS: Final = 3.0
+"""A single token that loses by this much on the claim's own numbers was not drawn by them."""
+TAMPER_NATS_REPLAYED: Final = 8.0
+"""The same on the validator's numbers alone, where hardware counts: honest pairs of alternatives
+differ by up to 2.1 nats on record (see ``MARGIN_CLIP``)."""
+
+# --- Calibration: profiles of honest runs, and what is concluded from them. The numbers of the tail
+# --- were chosen on simulated honest claims whose own level varies (normal, gamma of shape 1 and 8,
+# --- lognormal of sigma 0.3, 0.7 and 1, Student of 5 degrees), 50 to 500 claims a profile.
+
+LADDER: Final = (
+    *(8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768),
+    *(1024, 1536, 2048, 3072, 4096, 6144, 8192),
+)
+"""Lengths (positions) at which a profile keeps the honest claims' statistics. A claim is held
+against honest claims cut to the largest of them it reaches: a shorter cut spreads wider, so the
+p-value errs towards innocence. Below the first there is no p-value."""
+MIN_CALIBRATION_CLAIMS: Final = 20
+"""Honest claims a group of a profile needs. The smallest p-value by rank alone is then 1/21."""
+TAIL_MIN_CLAIMS: Final = 40
+"""Honest claims before anything is said beyond the largest of them; below, ranks only."""
+TAIL_SHARE: Final = 0.10
+"""Share of the honest claims whose excess over the rest gives the scale of the tail."""
+TAIL_MIN_EXCESSES: Final = 8
+"""At least so many of them, whatever the share."""
+TAIL_SHAPE: Final = 0.25
+"""Smallest shape of the generalised Pareto tail: heavier than any honest statistic simulated but a
+lognormal with sigma 1, for which it is about right. With shape 0 (exponential) that one exceeded
+its stated 1e-4 ten to thirty times as often. A larger shape convicts later."""
+LOWER_TAIL_FLOOR: Final = 0.05
+"""The lower tail speaks only when no honest claim came nearer than this share of the median one:
+engines that are bit-equal have distance 0 honestly."""
+LENGTH_KEPT: Final = 0.5
+"""For a statistic that is a maximum only honest claims at least as long may be compared; so large
+a share of them must be, else the claim is split into shorter pieces (union bound)."""
+POWER_WANTED: Final = 0.95
+"""Share of an attack's claims to be caught, where `assay power` says how much evidence is enough."""
+SHARE_LEVEL: Final = 0.10
+"""Claims with a p-value below it are counted for the estimated share of cheating; the honest ones
+among them are one in ten, which is subtracted."""
+CALIBRATOR_POWERS: Final = (0.2, 0.5, 0.8)
+"""Exponents a of the p-to-e calibrators ``a p^(a-1)`` (Shafer 2021): small ones reward rare strong
+evidence, large ones frequent weak evidence."""
+BET_SHARES: Final = (0.1, 0.3, 1.0)
+"""Shares of the stake that are bet on each claim: small ones lose little to honest claims, which
+is what a mixture of honest and cheating ones needs."""
+DEFAULT_FPR: Final = 1e-3
+"""False-positive rate stated where none is given: one honest claim in a thousand, and, for the
+evidence accumulated over an executor's claims, one honest executor in a thousand."""

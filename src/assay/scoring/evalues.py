@@ -1,0 +1,218 @@
+"""Evidence accumulated over the claims of one executor, valid at any time one stops.
+
+Each claim is ranked among the honest claims of the profile *and the executor's claims before it*.
+If the executor is honest all of them are exchangeable, so that the ranks' p-values are independent
+and uniform (conformal test martingales: Vovk, Nouretdinov and Gammerman 2003); a fixed calibration
+sample would not do, since its luck repeats in every claim. Each p-value becomes a bet with mean at
+most 1 (p-to-e calibrator ``a p^(a-1)``; Shafer 2021) of which a share of the stake is risked. Wealth
+multiplies over claims; the mean wealth over all exponents, shares and statistics is again a fair
+game. By Ville's inequality it reaches 1/rate with probability at most ``rate``, whenever one looks:
+so claims may be judged one after another until the evidence is enough. Ties count in favour.
+
+Pollution by the executor's own earlier claims costs power, never validity. No tail model is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from assay.scoring.arrays import Floats
+from assay.scoring.combine import check_fpr
+from assay.scoring.constants import (
+    BET_SHARES,
+    CALIBRATOR_POWERS,
+    DEFAULT_FPR,
+    LADDER,
+)
+from assay.scoring.measure import MAXIMA, STATISTICS, Measurement
+from assay.scoring.nulls import LOWER_TAILED, Null, Sample
+from assay.scoring.profile import Profile
+from assay.scoring.samples import prefixes, step_below
+from assay.scoring.share import Share, estimate_share
+
+LOG_LIMIT: Final = 690.0
+"""Natural logarithm above which an e-value is printed as e^690 (about 1e299)."""
+
+TOO_CLOSE: Final = " (too close)"
+"""Marks the lower tail of a statistic."""
+GAMES: Final = (
+    *(name for name in STATISTICS if name not in MAXIMA),
+    *(f"{name}{TOO_CLOSE}" for name in STATISTICS if name in LOWER_TAILED),
+)
+
+
+class Accumulated(BaseModel):
+    """What the claims of one executor say together.
+
+    ``e_value`` is the evidence now, ``e_peak`` the most it has been; ``convicted`` when the peak
+    reached ``1 / fpr`` at claim number ``convicted_at`` (from 1). ``by_statistic`` are the e-values
+    of each statistic (``value_distance (too close)`` is the lower tail). ``claims`` were used,
+    ``skipped`` had no fitting profile or no usable series. ``share`` is the estimated share of
+    cheating claims.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    outcome: Literal["convicted", "not_shown", "not_available"]
+    reason: str
+    fpr: float
+    claims: int = 0
+    skipped: int = 0
+    e_value: float | None = None
+    e_peak: float | None = None
+    convicted_at: int | None = None
+    by_statistic: dict[str, float] = Field(default_factory=dict)
+    share: Share | None = None
+
+
+class Wealth:
+    """The game on one stream of p-values: one stake for each exponent and share."""
+
+    def __init__(self) -> None:
+        self._powers = np.repeat(CALIBRATOR_POWERS, len(BET_SHARES))
+        self._shares = np.tile(BET_SHARES, len(CALIBRATOR_POWERS))
+        self._logs: Floats = np.zeros(len(self._powers))
+
+    def bet(self, p_value: float) -> None:
+        """Play one claim. Raises ValueError for what is no p-value."""
+        if not 0 < p_value <= 1:
+            raise ValueError(f"p-value {p_value}: expected a number above 0 and at most 1")
+        paid = self._powers * p_value ** (self._powers - 1)
+        self._logs += np.log1p(self._shares * (paid - 1))
+
+    @property
+    def log_e(self) -> float:
+        """Natural logarithm of the mean wealth."""
+        return _log_mean(self._logs)
+
+
+class _Pool:
+    """Honest claims of one condition and, growing, the executor's own (one statistic)."""
+
+    def __init__(self, sample: Sample) -> None:
+        self._size = len(sample)
+        self._rows = np.vstack([sample.scores, np.empty((64, len(LADDER)))])
+
+    def p(self, step: int, value: float, *, lower: bool) -> float:
+        scores = self._rows[: self._size, step]
+        beyond = (scores <= value) if lower else (scores >= value)
+        return (1 + int(beyond.sum())) / (self._size + 1)
+
+    def add(self, row: list[float]) -> None:
+        if self._size == len(self._rows):
+            self._rows = np.vstack([self._rows, np.empty_like(self._rows)])
+        self._rows[self._size] = row
+        self._size += 1
+
+
+def accumulate(
+    measured: Sequence[tuple[Profile | None, Measurement]], fpr: float = DEFAULT_FPR
+) -> Accumulated:
+    """The evidence of one executor's claims, in the order given, which must not depend on their
+    content (that of arrival, say).
+
+    Each claim comes with the profile that fits it (``profile.find_profile``), or ``None``. Maxima
+    are left out: they add nothing over many claims. Raises SettingsError for a rate that is none.
+    """
+    check_fpr(fpr)
+    game = _Game()
+    convicted_at = None
+    target = -math.log(fpr)
+    for number, (profile, measurement) in enumerate(measured, start=1):
+        if profile is not None:
+            game.play(profile, measurement)
+        if convicted_at is None and game.claims and game.log_e >= target:
+            convicted_at = number
+    skipped = len(measured) - game.claims
+    if not game.claims:
+        reason = "no claim has a fitting profile and enough positions: nothing to accumulate"
+        return Accumulated(outcome="not_available", reason=reason, fpr=fpr, skipped=skipped)
+    share = estimate_share(measured)
+    evidence = f"evidence {_shown(game.peak)} over {game.claims} claims, {1 / fpr:g} convicts"
+    if convicted_at is not None:
+        strongest = max(game.wealth, key=lambda name: game.wealth[name].log_e)
+        evidence += f", reached at claim {convicted_at}; most of it from {strongest}"
+    return Accumulated(
+        outcome="not_shown" if convicted_at is None else "convicted",
+        reason=evidence,
+        fpr=fpr,
+        claims=game.claims,
+        skipped=skipped,
+        e_value=_exp(game.log_e),
+        e_peak=_exp(game.peak),
+        convicted_at=convicted_at,
+        by_statistic={n: _exp(w.log_e) for n, w in game.wealth.items() if n in game.played},
+        share=share,
+    )
+
+
+class _Game:
+    """All games of one executor: a pool for each condition and statistic, a wealth for each
+    statistic and tail."""
+
+    def __init__(self) -> None:
+        # All games stand from the start, played or not: a game that joins later would lift the
+        # mean of stakes already lost.
+        self.wealth = {name: Wealth() for name in GAMES}
+        self.played: set[str] = set()
+        self.claims = 0
+        self.peak = 0.0
+        self._pools: dict[tuple[str, str], _Pool] = {}
+        self._lower: dict[tuple[str, str], bool] = {}
+
+    @property
+    def log_e(self) -> float:
+        return _log_mean(np.array([wealth.log_e for wealth in self.wealth.values()]))
+
+    def play(self, profile: Profile, measurement: Measurement) -> None:
+        played = False
+        for name, null in profile.nulls.items():
+            values = measurement.series.get(name, ())
+            if name in MAXIMA or null.why_not(values) is not None:
+                continue
+            played = True
+            self._play(profile, null, values)
+        if played:
+            self.claims += 1
+            self.peak = max(self.peak, self.log_e)
+
+    def _play(self, profile: Profile, null: Null, values: Sequence[float]) -> None:
+        name = null.statistic
+        kept = prefixes(name, values)
+        step, value = step_below(kept.length), kept.values[-1]
+        pools = [
+            self._pools.setdefault((group.key.model_dump_json(), name), _Pool(sample))
+            for group, sample in zip(profile.groups, null.samples, strict=True)
+        ]
+        self._bet(name, [pool.p(step, value, lower=False) for pool in pools])
+        # Whether the lower tail speaks is decided by the profile alone, for all claims alike.
+        if all(_speaks_below(null, length) for length in LADDER if length <= kept.length):
+            self._bet(f"{name}{TOO_CLOSE}", [pool.p(step, value, lower=True) for pool in pools])
+        for pool in pools:
+            pool.add(kept.row())
+
+    def _bet(self, name: str, p_values: list[float]) -> None:
+        self.played.add(name)
+        self.wealth[name].bet(max(p_values))
+
+
+def _speaks_below(null: Null, length: int) -> bool:
+    return null.why_no_lower([0.0] * length) is None
+
+
+def _log_mean(logs: Floats) -> float:
+    largest = float(logs.max())
+    return largest + math.log(float(np.exp(logs - largest).mean()))
+
+
+def _exp(log: float) -> float:
+    return math.exp(max(-LOG_LIMIT, min(LOG_LIMIT, log)))
+
+
+def _shown(log: float) -> str:
+    return f"{_exp(log):.3g}"

@@ -1,0 +1,96 @@
+"""p-values from a sample of honest claims: by rank, and beyond the largest by an extreme-value tail.
+
+By rank (conformal prediction; Vovk, Gammerman and Shafer 2005): with n honest scores, the chance
+that another one ranks so high is ``(1 + #{honest >= value}) / (n + 1)``. That is exact whatever the
+law of the scores, and cannot go below 1/(n + 1).
+
+Beyond the largest honest score (peaks over threshold; Pickands 1975): over the threshold u that k of
+the n scores exceed, the excess follows a generalised Pareto law, here of scale m = mean excess and
+shape xi = max(TAIL_SHAPE, 1/k). If excesses are exponential, ``(1 + y/(k m))^-k`` is the exact
+chance that one more of them is above y when m is known from k of them only: the same law with shape
+1/k. A larger fixed shape insures against tails heavier than exponential. The shape is not fitted:
+fits from few excesses claim a bounded tail about half the time and then convict honest claims.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from assay.scoring.arrays import Floats
+from assay.scoring.constants import (
+    TAIL_MIN_CLAIMS,
+    TAIL_MIN_EXCESSES,
+    TAIL_SHAPE,
+    TAIL_SHARE,
+)
+
+RANK = "conformal"
+RANK_AND_TAIL = "conformal, generalised Pareto tail beyond the largest"
+
+
+def rank_p(scores: Floats, value: float) -> float:
+    """Upper p-value of ``value`` by its rank among ``scores`` [claims]; ties count against it
+    being extreme. Never 0."""
+    return (1 + int((scores >= value).sum())) / (len(scores) + 1)
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Generalised Pareto tail above ``threshold``, which a new honest score exceeds with
+    probability at most ``chance``."""
+
+    threshold: float
+    chance: float
+    scale: float
+    shape: float
+
+    def p(self, value: float) -> float:
+        """Chance of a score of at least ``value`` (>= threshold); never 0."""
+        excess = max(0.0, value - self.threshold) / self.scale
+        # In logarithms, so that a far-off value ends at the smallest positive number.
+        log_p = math.log(self.chance) - math.log1p(self.shape * excess) / self.shape
+        return math.exp(max(log_p, -700.0))
+
+
+def fit_tail(scores: Floats, grain: float = 0.0) -> Tail | None:
+    """The tail of ``scores`` [claims], or ``None`` where they do not tell its scale.
+
+    ``grain`` > 0: the scores are counts divided by a length, one count being ``grain``. Then the
+    scale is at least one count, and known even where all the largest scores are equal.
+    """
+    n = len(scores)
+    if n < TAIL_MIN_CLAIMS:
+        return None
+    ordered = np.sort(scores)
+    wanted = max(TAIL_MIN_EXCESSES, int(n * TAIL_SHARE))
+    threshold = float(ordered[n - wanted - 1])
+    excesses = ordered[ordered > threshold] - threshold
+    k = len(excesses)
+    if grain > 0:
+        # The next possible score is one count above: the chance of reaching it is known.
+        threshold += grain
+        scale = max(grain, float(excesses.mean()) - grain) if k else grain
+    elif k:
+        scale = float(excesses.mean())
+    else:
+        return None
+    return Tail(threshold, (k + 1) / (n + 1), scale, max(TAIL_SHAPE, 1 / max(k, 1)))
+
+
+def upper_p(scores: Floats, value: float, grain: float = 0.0) -> float:
+    """Upper p-value of ``value``: by rank up to the largest of ``scores`` [claims], by the tail
+    beyond. Never 0, and never above the p-value by rank."""
+    by_rank = rank_p(scores, value)
+    if len(scores) == 0 or value <= scores.max():
+        return by_rank
+    tail = fit_tail(scores, grain)
+    return by_rank if tail is None else min(by_rank, tail.p(value))
+
+
+def lower_p(scores: Floats, value: float) -> float:
+    """Lower p-value by rank alone: nothing is concluded below the smallest honest score but that
+    none of them was there."""
+    return (1 + int((scores <= value).sum())) / (len(scores) + 1)
