@@ -26,6 +26,7 @@ demo: env
 
 test: env
 	@sh scripts/browser.sh
+	@sh scripts/postgres.sh
 	@$(BIN)/python -m pytest $(TESTS)
 
 lint: env

