@@ -32,7 +32,8 @@ from assay.scoring.constants import (
 from assay.scoring.measure import MAXIMA, STATISTICS, Measurement
 from assay.scoring.nulls import LOWER_TAILED, Null, Sample
 from assay.scoring.profile import Profile
-from assay.scoring.samples import prefixes, step_below
+from assay.scoring.profile_key import ProfileKey
+from assay.scoring.samples import ClaimRecord, Prefixes, record_of, step_below
 from assay.scoring.share import Share, estimate_share
 
 LOG_LIMIT: Final = 690.0
@@ -120,12 +121,12 @@ def accumulate(
     are left out: they add nothing over many claims. Raises SettingsError for a rate that is none.
     """
     check_fpr(fpr)
-    game = _Game()
+    game = Game()
     convicted_at = None
     target = -math.log(fpr)
     for number, (profile, measurement) in enumerate(measured, start=1):
         if profile is not None:
-            game.play(profile, measurement)
+            game.play(profile, record_of(measurement))
         if convicted_at is None and game.claims and game.log_e >= target:
             convicted_at = number
     skipped = len(measured) - game.claims
@@ -151,7 +152,7 @@ def accumulate(
     )
 
 
-class _Game:
+class Game:
     """All games of one executor: a pool for each condition and statistic, a wealth for each
     statistic and tail."""
 
@@ -162,47 +163,44 @@ class _Game:
         self.played: set[str] = set()
         self.claims = 0
         self.peak = 0.0
-        self._pools: dict[tuple[str, str], _Pool] = {}
-        self._lower: dict[tuple[str, str], bool] = {}
+        self._pools: dict[tuple[ProfileKey, str], _Pool] = {}
 
     @property
     def log_e(self) -> float:
         return _log_mean(np.array([wealth.log_e for wealth in self.wealth.values()]))
 
-    def play(self, profile: Profile, measurement: Measurement) -> None:
+    def play(self, profile: Profile, record: ClaimRecord) -> None:
         played = False
         for name, null in profile.nulls.items():
-            values = measurement.series.get(name, ())
-            if name in MAXIMA or null.why_not(values) is not None:
+            kept = record.series.get(name)
+            if kept is None or name in MAXIMA or not null.large_enough:
                 continue
             played = True
-            self._play(profile, null, values)
+            self._play(profile, null, kept)
         if played:
             self.claims += 1
             self.peak = max(self.peak, self.log_e)
 
-    def _play(self, profile: Profile, null: Null, values: Sequence[float]) -> None:
+    def _play(self, profile: Profile, null: Null, kept: Prefixes) -> None:
         name = null.statistic
-        kept = prefixes(name, values)
         step, value = step_below(kept.length), kept.values[-1]
-        pools = [
-            self._pools.setdefault((group.key.model_dump_json(), name), _Pool(sample))
-            for group, sample in zip(profile.groups, null.samples, strict=True)
-        ]
+        pools = [self._pool(group.key, null, i) for i, group in enumerate(profile.groups)]
         self._bet(name, [pool.p(step, value, lower=False) for pool in pools])
         # Whether the lower tail speaks is decided by the profile alone, for all claims alike.
-        if all(_speaks_below(null, length) for length in LADDER if length <= kept.length):
+        if null.why_silent_below(kept.length) is None:
             self._bet(f"{name}{TOO_CLOSE}", [pool.p(step, value, lower=True) for pool in pools])
         for pool in pools:
             pool.add(kept.row())
 
+    def _pool(self, key: ProfileKey, null: Null, index: int) -> _Pool:
+        found = self._pools.get((key, null.statistic))
+        if found is None:
+            found = self._pools[key, null.statistic] = _Pool(null.samples[index])
+        return found
+
     def _bet(self, name: str, p_values: list[float]) -> None:
         self.played.add(name)
         self.wealth[name].bet(max(p_values))
-
-
-def _speaks_below(null: Null, length: int) -> bool:
-    return null.why_no_lower([0.0] * length) is None
 
 
 def _log_mean(logs: Floats) -> float:

@@ -60,6 +60,12 @@ class Null:
         return int(sum(sample.lengths.sum() for sample in self.samples))
 
     @property
+    def large_enough(self) -> bool:
+        """Whether every condition has the honest claims that a p-value needs."""
+        sizes = [len(sample) for sample in self.samples]
+        return min(sizes, default=0) >= MIN_CALIBRATION_CLAIMS
+
+    @property
     def method(self) -> str:
         """How p-values are made, as a profile prints it."""
         grain = self._grain(LADDER[0])
@@ -68,8 +74,8 @@ class Null:
 
     def why_not(self, values: Sequence[float]) -> str | None:
         """Why ``p_upper`` is ``None`` for these ``values``; ``None`` when it is not."""
-        short = min((len(sample) for sample in self.samples), default=0)
-        if short < MIN_CALIBRATION_CLAIMS:
+        if not self.large_enough:
+            short = min((len(sample) for sample in self.samples), default=0)
             return (
                 f"the profile holds {short} honest claims with {self.statistic}, and"
                 f" {MIN_CALIBRATION_CLAIMS} are needed"
@@ -80,25 +86,34 @@ class Null:
         """Chance that an honest claim shows ``values`` [positions] so large, in (0, 1]."""
         if self.why_not(values) is not None:
             return None
-        series = np.asarray(values, dtype=np.float64)
+        value = summary(self.statistic, np.asarray(values, dtype=np.float64))
+        return self.p_summary(value, len(values))
+
+    def p_summary(self, value: float, length: int) -> float:
+        """``p_upper`` of a claim of ``length`` positions whose statistic is ``value``; there must be
+        enough honest claims."""
         test = self._maximum if self.statistic in MAXIMA else self._mean
-        return max(test(sample, series) for sample in self.samples)
+        return max(test(sample, value, length) for sample in self.samples)
 
     def why_no_lower(self, values: Sequence[float]) -> str | None:
         """Why ``p_lower`` is ``None``; ``None`` when it is not."""
         if self.statistic not in LOWER_TAILED:
             return f"a small {self.statistic} is no evidence of anything"
-        reason = self.why_not(values)
-        if reason is not None:
-            return reason
-        step = step_below(len(values))
+        return self.why_not(values) or self.why_silent_below(len(values))
+
+    def why_silent_below(self, length: int) -> str | None:
+        """Why no claim of ``length`` positions can be too close, as far as the profile knows."""
+        if self.statistic not in LOWER_TAILED:
+            return f"a small {self.statistic} is no evidence of anything"
+        step = step_below(length)
         for sample in self.samples:
             scores = sample.scores[:, step]
-            if not scores.min() > LOWER_TAIL_FLOOR * float(np.median(scores)):
+            middle = float(np.median(scores))
+            if not scores.min() > LOWER_TAIL_FLOOR * middle:
                 return (
                     f"honest claims of the profile come as near as {scores.min():.3g} (median"
-                    f" {float(np.median(scores)):.3g}): engines that compute alike agree to the"
-                    " last bit, so too close cannot be told from honest"
+                    f" {middle:.3g}): engines that compute alike agree to the last bit, so too"
+                    " close cannot be told from honest"
                 )
         return None
 
@@ -107,25 +122,29 @@ class Null:
         only, so never below 1/(claims + 1)."""
         if self.why_no_lower(values) is not None:
             return None
-        step = step_below(len(values))
         value = summary(self.statistic, np.asarray(values, dtype=np.float64))
+        return self.p_low_summary(value, len(values))
+
+    def p_low_summary(self, value: float, length: int) -> float:
+        """``p_lower`` of a claim of ``length`` positions whose statistic is ``value``, where the
+        lower tail speaks."""
+        step = step_below(length)
         return max(lower_p(sample.scores[:, step], value) for sample in self.samples)
 
     def _grain(self, length: int) -> float:
         return 1 / length if self.statistic in COUNTS else 0.0
 
-    def _mean(self, sample: Sample, series: Floats) -> float:
-        step = step_below(len(series))
-        value = summary(self.statistic, series)
+    def _mean(self, sample: Sample, value: float, length: int) -> float:
+        step = step_below(length)
         return upper_p(sample.scores[:, step], value, self._grain(LADDER[step]))
 
-    def _maximum(self, sample: Sample, series: Floats) -> float:
+    def _maximum(self, sample: Sample, value: float, length: int) -> float:
         """At the shortest length of the ladder that covers the claim and that enough honest claims
         reach; where none does, in pieces of the longest that they do reach."""
         enough = max(MIN_CALIBRATION_CLAIMS, LENGTH_KEPT * len(sample))
         reached = [s for s, n in enumerate(LADDER) if (sample.lengths >= n).sum() >= enough]
         # Every record reaches LADDER[0], so there is a step.
-        step = next((s for s in reached if LADDER[s] >= len(series)), reached[-1])
-        pieces = -(-len(series) // LADDER[step])
+        step = next((s for s in reached if LADDER[s] >= length), reached[-1])
+        pieces = -(-length // LADDER[step])
         scores = sample.scores[sample.lengths >= LADDER[step], step]
-        return min(1.0, pieces * upper_p(scores, summary(self.statistic, series)))
+        return min(1.0, pieces * upper_p(scores, value))

@@ -90,6 +90,21 @@ def upper_p(scores: Floats, value: float, grain: float = 0.0) -> float:
     return by_rank if tail is None else min(by_rank, tail.p(value))
 
 
+def critical_value(scores: Floats, p: float, grain: float = 0.0) -> float:
+    """The value from which ``upper_p`` is at most ``p``; infinite where the sample cannot go so low."""
+    n = len(scores)
+    allowed = math.floor(p * (n + 1) + 1e-9) - 1  # honest scores that may reach the value
+    if allowed >= n:
+        return -math.inf
+    if allowed >= 0:
+        return float(np.nextafter(np.sort(scores)[n - 1 - allowed], np.inf))
+    tail = fit_tail(scores, grain)
+    if tail is None:
+        return math.inf
+    excess = ((tail.chance / p) ** tail.shape - 1) / tail.shape
+    return max(float(scores.max()), tail.threshold + tail.scale * max(0.0, excess))
+
+
 def lower_p(scores: Floats, value: float) -> float:
     """Lower p-value by rank alone: nothing is concluded below the smallest honest score but that
     none of them was there."""
