@@ -129,6 +129,63 @@ def test_a_server_without_the_plugin_is_an_error_and_no_verdict(
     assert not claims.with_suffix(".results.jsonl").exists()
 
 
+@pytest.mark.parametrize("path", ["prefill", "auto"])
+def test_a_plain_server_judges_on_the_prefill_path(
+    prompts: Path, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    honest = record(FakeEngine(), prompts, "a.jsonl")
+    cheat = record(FakeEngine(noise=3.0), prompts, "b.jsonl")
+    capsys.readouterr()
+    assert verify(FakeEngine(plugin=False), honest, "--path", path, "--json") == 0
+    assert {result["path"] for result in last_json(capsys)["results"]} == {"prefill"}
+    assert verify(FakeEngine(plugin=False), cheat, "--path", path) == 2
+    stored = read_results(honest.with_suffix(".results.jsonl"))
+    assert {r.replay.path for r in stored if r.replay is not None} == {"prefill"}
+
+
+def test_results_of_two_paths_are_not_mixed_and_each_is_resumed(
+    prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claims = record(FakeEngine(), prompts, "a.jsonl")
+    for path in ("decode", "prefill"):
+        capsys.readouterr()
+        assert verify(FakeEngine(), claims, "--path", path, "--json") == 0
+        assert last_json(capsys)["decided_before"] == 0
+    for path in ("decode", "prefill"):
+        engine = FakeEngine()
+        assert verify(engine, claims, "--path", path, "--json") == 0
+        printed = last_json(capsys)
+        assert printed["decided_before"] == 4
+        assert {result["path"] for result in printed["results"]} == {path}
+        assert engine.requests == []
+
+
+def test_auto_says_why_it_decoded(prompts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [claim, *_] = read_claims(record(FakeEngine(), prompts, "a.jsonl"))
+    held = claim.model_copy(
+        update={"request": claim.request | {"response_format": {"type": "json_object"}}}
+    )
+    file = prompts.with_name("held.jsonl")
+    write_claims(file, [held])
+    capsys.readouterr()
+    assert verify(FakeEngine(), file, "--path", "auto", "--json") == 0
+    [result] = last_json(capsys)["results"]
+    assert result["path"] == "decode"
+    assert result["notes"][0]["code"] == "path_decode"
+    assert "grammar" in result["notes"][0]["message"]
+    assert verify(FakeEngine(), file, "--path", "prefill", "--json") == 3
+    [result] = last_json(capsys)["results"]
+    assert result["failure"] == "prefill_not_available"
+
+
+def test_an_unknown_path_is_refused_by_name(
+    prompts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claims = record(FakeEngine(), prompts, "a.jsonl")
+    assert verify(FakeEngine(), claims, "--path", "fast") == 1
+    assert "decode, prefill, auto" in capsys.readouterr().err
+
+
 def test_a_dying_server_exits_1_and_the_next_run_goes_on(
     prompts: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from tests.support.fake_engine import FakeEngine, error
 from assay.claims.claim import Claim, Prompt
 from assay.errors import ReplayError
 from assay.replay.client import HttpEngineClient, normal_server
-from assay.replay.decode import DecodeRun, replay_by_decode, token_texts
+from assay.replay.decode import ReplayRun, replay_by_decode, token_texts
 from assay.replay.identity import ServerIdentity, identify
 from assay.replay.prompts import PromptLine
 from assay.replay.record import RecordOptions, record_one
@@ -33,7 +33,7 @@ async def record(engine: FakeEngine, prompt: PromptLine = PROMPT) -> Claim:
 
 async def replay(
     engine: FakeEngine, claim: Claim, options: ReplayOptions | None = None, retries: int = 0
-) -> DecodeRun:
+) -> ReplayRun:
     async with client(engine) as http:
         server = await identify(http)
         return await replay_by_decode(

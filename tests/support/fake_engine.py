@@ -37,6 +37,8 @@ class FakeEngine:
     """False: ``token_ids`` is null although it was asked for (case 20)."""
     ignores_enforcement: bool = False
     speculative: bool = False
+    tokenize: bool = True
+    """False: the server has no /tokenize."""
     max_logprobs: int = 20
     max_model_len: int = 2048
     fail_with: list[Answer] = field(default_factory=list)
@@ -62,6 +64,7 @@ class FakeEngine:
             ("GET", "/v1/assay/status"): self._status,
             ("POST", "/v1/chat/completions"): lambda: self._complete(json.loads(body), True),
             ("POST", "/v1/completions"): lambda: self._complete(json.loads(body), False),
+            ("POST", "/tokenize"): lambda: self._tokenize(json.loads(body)),
         }
         route = routes.get((method, path))
         return error(404, "Not Found") if route is None else route()
@@ -103,6 +106,9 @@ class FakeEngine:
         if body.get("model") not in (None, self.model):
             return error(404, f"The model `{body['model']}` does not exist.")
         prompt = prompt_ids(body)
+        width = body.get("prompt_logprobs")
+        if width is not None and width > self.max_logprobs:
+            return error(400, f"Requested prompt logprobs of {width}, which is greater than max")
         forced = None if self.ignores_enforcement else forced_ids(body)
         if forced is not None and any(not 0 <= t < VOCABULARY for t in forced):
             index = next(i for i, t in enumerate(forced) if not 0 <= t < VOCABULARY)
@@ -111,6 +117,8 @@ class FakeEngine:
         value = self._reply(body, chat, prompt, tokens, entries)
         if forced is not None:
             value["assay"] = evidence(body, entries[: len(forced)])
+        if width is not None:
+            value["choices"][0]["prompt_logprobs"] = self._prompt_logprobs(prompt, width)
         return reply(value) if not body.get("stream") else stream(value)
 
     def _run(
@@ -124,10 +132,36 @@ class FakeEngine:
             row = self.logprobs(prompt + tokens)  # [vocabulary]
             drawn = int(draws.choice(VOCABULARY, p=np.exp(row) / np.exp(row).sum()))
             token = drawn if forced is None or index >= len(forced) else forced[index]
-            best = np.argsort(-row, kind="stable")[:k]
-            entries.append((token, float(row[token]), [(int(i), float(row[i])) for i in best]))
+            # As both routes list them: the chosen id first, then the others of the top k; chat
+            # cuts the list at k.
+            ids = [token, *(int(i) for i in likeliest(row, k) if i != token)]
+            top = [(i, float(row[i])) for i in (ids[:k] if chat else ids)]
+            entries.append((token, float(row[token]), top if k else []))
             tokens.append(token)
         return tokens, entries
+
+    def _prompt_logprobs(self, prompt: list[int], width: int) -> list[dict[str, Any] | None]:
+        """What vLLM lists for a prompt: each token and the ``width`` likeliest, with ranks."""
+        rows: list[dict[str, Any] | None] = [None]
+        for at, token in enumerate(prompt[1:], start=1):
+            row = self.logprobs(prompt[:at])
+            ranks = {token: int((row >= row[token]).sum())}
+            ranks |= {int(i): rank for rank, i in enumerate(likeliest(row, width), start=1)}
+            rows.append(
+                {
+                    str(i): {"logprob": float(row[i]), "rank": rank, "decoded_token": word(i)}
+                    for i, rank in ranks.items()
+                }
+            )
+        return rows
+
+    def _tokenize(self, body: dict[str, Any]) -> Answer:
+        if not self.tokenize:
+            return error(404, "Not Found")
+        if body.get("model") not in (None, self.model):
+            return error(404, f"The model `{body['model']}` does not exist.")
+        ids = prompt_ids(body)
+        return reply({"tokens": ids, "count": len(ids), "max_model_len": self.max_model_len})
 
     def logprobs(self, context: list[int]) -> np.ndarray:
         """Log probabilities [vocabulary] after ``context``."""
@@ -188,6 +222,11 @@ class FakeEngine:
             server.shutdown()
             thread.join()
             server.server_close()
+
+
+def likeliest(row: np.ndarray, count: int) -> np.ndarray:
+    """Ids of the ``count`` largest of ``row`` [vocabulary], largest first."""
+    return np.argsort(-row, kind="stable")[:count]
 
 
 def word(token: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from assay.claims.positions import Position, TokenId
+from assay.claims.positions import Position, TokenId, TopEntry
 
 CLAIM_SCHEMA_VERSION: Final = 1
 """Raised when a field changes meaning; readers refuse versions they do not know."""
@@ -157,13 +157,16 @@ class Replay(_Frozen):
     """What the validator's own engine said when the claimed tokens were forced.
 
     ``path`` names how it was made; a verdict never mixes paths. ``mode_source`` is ``inferred``
-    when the server had to guess the log probability mode (case 53).
+    when the server had to guess the log probability mode (case 53). ``alternatives`` are the
+    likeliest ids of each position by rank, and the claimed one: on the prefill path more than the
+    claim lists, for the choice channel; distances compare ``positions``.
     """
 
     id: str
     path: Literal["decode", "prefill", "file"] = "decode"
     prompt_token_ids: tuple[TokenId, ...] | None = None
     positions: tuple[Position, ...] | None = None
+    alternatives: tuple[tuple[TopEntry, ...], ...] = ()
     finish_reason: FinishReason | None = None
     usage: Usage = Usage()
     logprobs_mode: LogprobsMode | None = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, cast, get_args
 
 import typer
 
 from assay.claims.claim import LogprobsMode
 from assay.errors import SettingsError
+from assay.replay.request import PathChoice
 
 Server = Annotated[
     str, typer.Option("--server", help="Address of the vLLM server, such as http://127.0.0.1:8000.")
@@ -38,3 +39,10 @@ def request_mode(text: str | None) -> LogprobsMode | None:
     if text is None or text in REQUEST_MODES:
         return cast(LogprobsMode | None, text)
     raise SettingsError(f"--logprobs-mode {text}: expected one of {', '.join(REQUEST_MODES)}")
+
+
+def path_choice(text: str) -> PathChoice:
+    """The replay path named on the command line; SettingsError for an unknown one."""
+    if text in get_args(PathChoice):
+        return cast(PathChoice, text)
+    raise SettingsError(f"--path {text}: expected one of {', '.join(get_args(PathChoice))}")

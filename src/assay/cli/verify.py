@@ -15,11 +15,19 @@ from assay.claims.claim import Claim
 from assay.claims.jsonl import read_claims
 from assay.cli.console import print_json, progress, stderr, stdout
 from assay.cli.exits import exit_code
-from assay.cli.options import ApiKey, Concurrency, Json, Mode, Server, request_mode
+from assay.cli.options import (
+    ApiKey,
+    Concurrency,
+    Json,
+    Mode,
+    Server,
+    path_choice,
+    request_mode,
+)
 from assay.errors import ClaimError
 from assay.replay.client import HttpEngineClient
 from assay.replay.identity import ServerIdentity, identify
-from assay.replay.request import ReplayOptions
+from assay.replay.request import DEFAULT_PREFILL_TOP, ReplayOptions
 from assay.replay.verify import VerifyOptions, require_validator, result_key, verify_all
 from assay.settings import ClientSettings, client_settings
 from assay.store.database import Store
@@ -62,6 +70,22 @@ def verify(
         str | None,
         typer.Option("--as-model", help="Served name of the claims' model on this server."),
     ] = None,
+    path: Annotated[
+        str,
+        typer.Option(
+            "--path",
+            help="decode (every token forced; needs the plugin), prefill (one forward pass; any"
+            " vLLM server) or auto (prefill where the claim allows it).",
+        ),
+    ] = "decode",
+    prefill_top: Annotated[
+        int,
+        typer.Option(
+            "--prefill-top",
+            min=1,
+            help="Alternatives a position to ask for on the prefill path, where the claim has fewer.",
+        ),
+    ] = DEFAULT_PREFILL_TOP,
     logprobs_mode: Mode = None,
     concurrency: Concurrency = None,
     api_key: ApiKey = None,
@@ -84,6 +108,8 @@ def verify(
             allow_text=allow_text,
             logprobs_mode=request_mode(logprobs_mode),
             as_model=as_model,
+            path=path_choice(path),
+            prefill_top=prefill_top,
         ),
         threshold=threshold,
         label=claims_file.stem if label is None else label,
@@ -129,7 +155,7 @@ async def run_verification(
     """
     async with HttpEngineClient(server, settings, api_key=api_key) as client:
         identity = await identify(client, retries=settings.retries)
-        require_validator(identity, client.server)
+        require_validator(identity, client.server, path=options.replay.path)
         with ResultsFile(output) as file:
             if file.cut_bytes:
                 stderr().print(
@@ -199,6 +225,7 @@ def summary(
                 "claim": result.claim.id,
                 "label": result.label,
                 "verdict": result.verdict.verdict,
+                "path": None if result.replay is None else result.replay.path,
                 "reasons": [
                     reason.model_dump(mode="json", exclude_none=True)
                     for reason in result.verdict.reasons

@@ -21,8 +21,8 @@ from assay.replay.request import (
 
 
 @dataclass(frozen=True)
-class DecodeRun:
-    """One finished replay.
+class ReplayRun:
+    """One finished replay, on either path.
 
     ``token_texts`` is what the engine's tokenizer made of each forced id, ``None`` where the route
     does not say (completions); it is for people to read and takes part in no comparison.
@@ -40,14 +40,14 @@ async def replay_by_decode(
     options: ReplayOptions = DEFAULT_OPTIONS,
     *,
     retries: int = 0,
-) -> DecodeRun:
+) -> ReplayRun:
     """Run ``claim`` on the engine and read what it says.
 
     Raises ReplayError: blame ``claim`` where the executor wrote something no engine accepts,
     blame ``validator`` for every failure that says nothing about the executor.
     """
     request = build_replay_request(claim, options)
-    request.body["model"] = _model(claim, server, options)
+    request.body["model"] = served_model(claim, server, options)
     check_limits(claim, server, request)
     reply = await with_retries(
         lambda: client.send("POST", request.path, request.body), retries=retries
@@ -61,17 +61,17 @@ async def replay_by_decode(
             code="validator_error",
         ) from error
     _check_forced(replay, request)
-    notes = request.notes + _prompt_note(claim, replay)
+    notes = request.notes + prompt_note(claim, replay)
     replay = replay.model_copy(
         update={
             "engine": server.engine(),
             "warnings": replay.warnings + tuple(note.message for note in notes),
         }
     )
-    return DecodeRun(replay, notes, token_texts(reply.body))
+    return ReplayRun(replay, notes, token_texts(reply.body))
 
 
-def _model(claim: Claim, server: ServerIdentity, options: ReplayOptions) -> str:
+def served_model(claim: Claim, server: ServerIdentity, options: ReplayOptions) -> str:
     """The served name to ask for.
 
     A claim of another model is never run on the one that happens to be here: an honest node
@@ -147,7 +147,7 @@ def _check_forced(replay: Replay, request: ReplayRequest) -> None:
         )
 
 
-def _prompt_note(claim: Claim, replay: Replay) -> tuple[Note, ...]:
+def prompt_note(claim: Claim, replay: Replay) -> tuple[Note, ...]:
     """Name a prompt that the validator renders otherwise than the executor reported it."""
     claimed, ours = claim.prompt.token_ids, replay.prompt_token_ids
     if claimed is None or ours is None or claimed == ours:

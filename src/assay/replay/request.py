@@ -8,7 +8,7 @@ in raw mode as well.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from assay.claims.claim import Claim, LogprobsMode
 from assay.errors import ReplayError
@@ -17,6 +17,11 @@ MAX_POSITIONS = 32_768
 """Longest trace the plugin takes (spec replay, section 1)."""
 MAX_TOP_TOKENS = 64
 """Most top tokens at one position the plugin takes (same place)."""
+
+DEFAULT_PREFILL_TOP = 20
+"""vLLM's own default of ``--max-logprobs``: more than that a plain server refuses."""
+
+PathChoice = Literal["decode", "prefill", "auto"]
 
 NOT_SAMPLING = frozenset(
     {
@@ -91,12 +96,18 @@ class ReplayOptions:
     ``strict`` refuses what can only be replayed after a guess (case 23); ``allow_text`` lets a
     claim without token ids be tokenised again (case 56); ``logprobs_mode`` is used where the
     claim names none; ``as_model`` is the served name to use whatever the claim says.
+
+    ``path`` chooses how to replay (``replay/paths.py``); on the prefill path ``prefill_top``
+    alternatives a position are asked for where the claim has fewer: the choice channel sees no
+    further, while distances always compare as many as the claim lists.
     """
 
     strict: bool = False
     allow_text: bool = False
     logprobs_mode: LogprobsMode | None = None
     as_model: str | None = None
+    path: PathChoice = "decode"
+    prefill_top: int = DEFAULT_PREFILL_TOP
 
 
 DEFAULT_OPTIONS = ReplayOptions()

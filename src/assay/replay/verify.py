@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from assay.claims.claim import Claim
 from assay.errors import AssayError, ReplayError
 from assay.replay.client import EngineClient
-from assay.replay.decode import DecodeRun, replay_by_decode
+from assay.replay.decode import ReplayRun
 from assay.replay.identity import ServerIdentity
-from assay.replay.request import DEFAULT_OPTIONS, ReplayOptions
+from assay.replay.paths import replay_claim
+from assay.replay.request import DEFAULT_OPTIONS, PathChoice, ReplayOptions
 from assay.scoring.result import Verdict
 from assay.scoring.verdict import Known, judge, verdict_without_replay
 from assay.store.result import ResultNote, VerifyResult, claim_digest, options_digest
@@ -39,18 +40,23 @@ class VerifyOptions:
                 "allow_text": self.replay.allow_text,
                 "logprobs_mode": self.replay.logprobs_mode,
                 "as_model": self.replay.as_model,
+                "path": self.replay.path,
+                "prefill_top": self.replay.prefill_top,
                 "threshold": self.threshold,
             }
         )
 
 
-def require_validator(server: ServerIdentity, address: str) -> None:
-    """Refuse a server that cannot judge anything, before any claim is looked at."""
-    if not server.has_plugin:
+def require_validator(server: ServerIdentity, address: str, *, path: PathChoice = "decode") -> None:
+    """Refuse a server that cannot judge anything, before any claim is looked at.
+
+    The decode path needs the plugin; a prefill runs on any vLLM server.
+    """
+    if path == "decode" and not server.has_plugin:
         raise ReplayError(
             f"{address} is a vLLM server without the assay plugin (no /v1/assay/status), so it"
-            " cannot force tokens; start it with `assay serve MODEL`, or set"
-            " VLLM_PLUGINS=assay,assay_endpoints",
+            " cannot force tokens; start it with `assay serve MODEL`, set"
+            " VLLM_PLUGINS=assay,assay_endpoints, or verify with --path prefill",
             blame="validator",
             code="validator_unusable",
         )
@@ -73,10 +79,10 @@ async def verify_one(
 ) -> VerifyResult:
     """Replay one claim and judge it. Every failure of a replay becomes a verdict with a reason."""
     started = time.monotonic()
-    run: DecodeRun | None = None
+    run: ReplayRun | None = None
     failure: ReplayError | None = None
     try:
-        run = await replay_by_decode(client, server, claim, options.replay, retries=options.retries)
+        run = await replay_claim(client, server, claim, options.replay, retries=options.retries)
         verdict = _judge(claim, run, server, options)
     except ReplayError as error:
         failure, verdict = error, verdict_without_replay(error)
@@ -100,7 +106,7 @@ async def verify_one(
     )
 
 
-def _judge(claim: Claim, run: DecodeRun, server: ServerIdentity, options: VerifyOptions) -> Verdict:
+def _judge(claim: Claim, run: ReplayRun, server: ServerIdentity, options: VerifyOptions) -> Verdict:
     # The validator's own context length is not passed on: an executor may have a larger one.
     known = Known(vocab_size=server.vocab_size)
     return judge(claim, run.replay, threshold=options.threshold, kind="enforced", known=known)

@@ -1,0 +1,92 @@
+"""Prompt log probabilities of an answer, as the positions a decode replay would have listed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from assay.claims.claim import Endpoint
+from assay.claims.fields import as_list, as_logprob, as_object
+from assay.claims.positions import Position, TopEntry
+from assay.claims.strict_json import parse_json
+from assay.errors import ClaimError
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """One position: the claimed id, its log probability, and the likeliest ids.
+
+    ``likeliest`` are (id, log probability) in the order of their ranks, as many as were asked for.
+    """
+
+    token: int
+    logprob: float
+    likeliest: tuple[tuple[int, float], ...]
+
+    def position(self, k: int, endpoint: Endpoint) -> Position:
+        """What the engine's own route lists for this position when asked for ``k``.
+
+        Both routes put the chosen token first and the other likeliest behind it. Completions list
+        it beside the top k, chat within k entries.
+        """
+        others = tuple(entry for entry in self.likeliest[:k] if entry[0] != self.token)
+        listed = ((self.token, self.logprob), *others)
+        if endpoint == "chat":
+            listed = listed[:k]
+        return Position(token=self.token, logprob=self.logprob, top=_entries(listed))
+
+    @property
+    def alternatives(self) -> tuple[TopEntry, ...]:
+        """All that was asked for, by rank, and the claimed token where it is not among them."""
+        missing = all(key != self.token for key, _ in self.likeliest)
+        return _entries(
+            (*self.likeliest, (self.token, self.logprob)) if missing else self.likeliest
+        )
+
+
+def _entries(listed: tuple[tuple[int, float], ...]) -> tuple[TopEntry, ...]:
+    return tuple(TopEntry(key=key, logprob=logprob) for key, logprob in listed)
+
+
+def read_prompt_logprobs(
+    body: bytes, prompt_length: int, output_ids: tuple[int, ...], width: int
+) -> list[ScoredToken]:
+    """The scored output tokens in an answer of /v1/completions to prompt + output.
+
+    Entry i of ``prompt_logprobs`` is the distribution that token i of the whole is drawn from,
+    ``None`` for the first; the output's are those from ``prompt_length`` on.
+    Raises ClaimError for an answer of another shape or length.
+    """
+    answer = as_object(parse_json(body), "body")
+    choice = as_object(next(iter(as_list(answer.get("choices"), "choices")), None), "choices[0]")
+    where = "choices[0].prompt_logprobs"
+    rows = as_list(choice.get("prompt_logprobs"), where)
+    if len(rows) != prompt_length + len(output_ids):
+        raise ClaimError(
+            f"has {len(rows)} positions and {prompt_length + len(output_ids)} tokens were sent",
+            field=where,
+        )
+    return [
+        _scored(as_object(rows[at], f"{where}[{at}]"), token, width, f"{where}[{at}]")
+        for at, token in enumerate(output_ids, start=prompt_length)
+    ]
+
+
+def _scored(row: Mapping[str, Any], token: int, width: int, path: str) -> ScoredToken:
+    """One entry ``{"id": {"logprob", "rank", ...}}``. The claimed id stands in it whatever its
+    rank; with a rank above ``width`` it is none of the likeliest."""
+    own = row.get(str(token))
+    if own is None:
+        raise ClaimError(f"does not list the token {token} that was sent", field=path)
+    ranked: list[tuple[int, int, float]] = []
+    for key, value in row.items():
+        entry = as_object(value, f"{path}.{key}")
+        rank = entry.get("rank")
+        if not isinstance(rank, int) or isinstance(rank, bool) or not key.isdecimal():
+            raise ClaimError("expected an id with a rank", field=f"{path}.{key}")
+        if rank <= width:
+            ranked.append((rank, int(key), as_logprob(entry.get("logprob"), f"{path}.{key}")))
+    logprob = as_logprob(own.get("logprob"), f"{path}.{token}")
+    ranked.sort(key=lambda entry: entry[0])
+    return ScoredToken(token, logprob, tuple((key, value) for _, key, value in ranked[:width]))

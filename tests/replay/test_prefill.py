@@ -1,0 +1,351 @@
+"""The prefill path against an engine with known numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.support.fake_engine import VOCABULARY, Answer, FakeEngine, error, reply
+
+from assay.claims.claim import Claim, Prompt
+from assay.errors import ReplayError
+from assay.replay import prefill
+from assay.replay.client import HttpEngineClient
+from assay.replay.decode import ReplayRun, replay_by_decode
+from assay.replay.identity import identify
+from assay.replay.paths import replay_claim
+from assay.replay.prefill_fits import NOT_AVAILABLE
+from assay.replay.prompts import PromptLine
+from assay.replay.record import RecordOptions, record_one
+from assay.replay.request import ReplayOptions
+from assay.settings import ClientSettings
+
+CHAT = PromptLine(1, "chat", {"messages": [{"role": "user", "content": "hi"}]})
+TEXT = PromptLine(1, "completions", {"prompt": "hi"})
+IDS = PromptLine(1, "completions", {"prompt": [10, 11, 12]})
+PREFILL = ReplayOptions(path="prefill")
+AUTO = ReplayOptions(path="auto")
+PLAIN = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1}
+
+
+def client(engine: FakeEngine) -> HttpEngineClient:
+    return HttpEngineClient("http://engine", ClientSettings(), transport=engine.transport)
+
+
+async def record(prompt: PromptLine = CHAT, engine: FakeEngine | None = None) -> Claim:
+    async with client(engine or FakeEngine()) as http:
+        server = await identify(http)
+        return await record_one(http, server, prompt, RecordOptions(max_tokens=6, seed=3))
+
+
+async def replay(engine: FakeEngine, claim: Claim, options: ReplayOptions = PREFILL) -> ReplayRun:
+    async with client(engine) as http:
+        return await replay_claim(http, await identify(http), claim, options)
+
+
+async def decoded(engine: FakeEngine, claim: Claim) -> ReplayRun:
+    async with client(engine) as http:
+        return await replay_by_decode(http, await identify(http), claim)
+
+
+def with_request(claim: Claim, **fields: Any) -> Claim:
+    return claim.model_copy(update={"request": claim.request | fields})
+
+
+@pytest.mark.parametrize("prompt", [CHAT, TEXT, IDS], ids=["chat", "text", "ids"])
+@pytest.mark.parametrize("plugin", [True, False])
+async def test_case_59_a_prefill_lists_what_a_decode_replay_lists(
+    prompt: PromptLine, plugin: bool
+) -> None:
+    claim = await record(prompt)
+    run = await replay(FakeEngine(plugin=plugin), claim)
+    forced = await decoded(FakeEngine(), claim)
+    assert run.replay.positions == forced.replay.positions == claim.positions
+    assert run.replay.prompt_token_ids == claim.prompt.token_ids
+    assert (run.replay.path, forced.replay.path) == ("prefill", "decode")
+    assert run.replay.evidence is None
+    assert [note.code for note in run.notes] == []
+
+
+async def test_only_one_token_is_generated_and_nothing_is_drawn() -> None:
+    engine = FakeEngine(plugin=False)
+    claim = await record()
+    await replay(engine, claim)
+    [body] = engine.requests
+    assert body["prompt"] == [*(claim.prompt.token_ids or ()), *(claim.output_ids or ())]
+    assert (body["max_tokens"], body["prompt_logprobs"]) == (1, 20)
+
+
+async def test_a_tampered_token_has_its_true_log_probability() -> None:
+    """The claimed id stands in the list although it is far from the likeliest."""
+    claim = await record()
+    ids = claim.output_ids or ()
+    engine = FakeEngine()
+    row = engine.logprobs([*(claim.prompt.token_ids or ()), *ids[:2]])
+    worst = int(row.argmin())
+    bad = claim.model_copy(update={"output_ids": (*ids[:2], worst, *ids[3:])})
+    run = await replay(engine, bad)
+    positions = run.replay.positions or ()
+    assert positions[2].token == worst
+    assert positions[2].logprob == pytest.approx(row[worst])
+    assert len(positions[2].top) == len(positions[1].top) == 5
+    assert positions == (await decoded(FakeEngine(), bad)).replay.positions
+
+
+async def test_the_choice_channel_gets_more_alternatives_than_the_claim_lists() -> None:
+    claim = await record()
+    run = await replay(FakeEngine(), claim, ReplayOptions(path="prefill", prefill_top=12))
+    row = FakeEngine().logprobs(list(claim.prompt.token_ids or ()))
+    listed = run.replay.alternatives[0]
+    best = [int(i) for i in (-row).argsort(kind="stable")[:12]]
+    assert [entry.key for entry in listed][:12] == best
+    assert (claim.output_ids or ())[0] in [entry.key for entry in listed]
+    assert len(run.replay.alternatives) == 6
+    assert {len(position.top) for position in run.replay.positions or ()} == {5}
+
+
+async def test_case_8_a_plain_server_that_gives_less_is_asked_for_the_claims_own_k() -> None:
+    claim = await record()
+    engine = FakeEngine(plugin=False, max_logprobs=6)
+    run = await replay(engine, claim)
+    assert run.replay.positions == claim.positions
+    assert [body["prompt_logprobs"] for body in engine.requests] == [20, 5]
+
+
+async def test_case_8_a_claim_with_more_than_the_server_gives_is_the_validators() -> None:
+    claim = await record()
+    with pytest.raises(ReplayError, match="--max-logprobs 5") as caught:
+        await replay(FakeEngine(max_logprobs=3), claim)
+    assert (caught.value.blame, caught.value.code) == ("validator", "k_over_limit")
+    with pytest.raises(ReplayError, match="greater than max") as caught:
+        await replay(FakeEngine(plugin=False, max_logprobs=3), claim)
+    assert (caught.value.blame, caught.value.code) == ("validator", "request_refused")
+
+
+async def test_case_46_an_id_outside_the_vocabulary_is_the_claims_fault() -> None:
+    claim = await record()
+    bad = claim.model_copy(update={"output_ids": (VOCABULARY, *(claim.output_ids or ())[1:])})
+    engine = FakeEngine()
+    with pytest.raises(ReplayError, match="output token 0") as caught:
+        await replay(engine, bad)
+    assert caught.value.blame == "claim"
+    assert engine.requests == []
+
+
+async def test_case_23_the_prompt_is_rendered_on_the_validator_and_a_difference_named() -> None:
+    claim = await record()
+    ids = claim.prompt.token_ids or ()
+    other = Prompt(token_ids=(*ids[:4], 9, *ids[5:]), messages=claim.prompt.messages)
+    engine = FakeEngine()
+    run = await replay(engine, claim.model_copy(update={"prompt": other}))
+    assert run.replay.prompt_token_ids == ids
+    assert [note.code for note in run.notes] == ["prompt_mismatch"]
+    # /tokenize differed, so the chat route itself was asked before anybody was accused
+    assert [body.get("max_tokens") for body in engine.requests] == [1, 1]
+    assert "messages" in engine.requests[0]
+
+
+async def test_case_23_a_claim_without_prompt_ids_is_rendered_and_says_so() -> None:
+    claim = await record()
+    bare = claim.model_copy(update={"prompt": Prompt(messages=claim.prompt.messages)})
+    run = await replay(FakeEngine(), bare)
+    assert run.replay.positions == claim.positions
+    assert "prompt_rerendered" in [note.code for note in run.notes]
+    with pytest.raises(ReplayError, match="strict"):
+        await replay(FakeEngine(), bare, ReplayOptions(path="prefill", strict=True))
+
+
+async def test_case_23_ids_alone_are_run_as_they_are() -> None:
+    claim = await record()
+    request = {k: v for k, v in claim.request.items() if k != "messages"}
+    bare = claim.model_copy(
+        update={"prompt": Prompt(token_ids=claim.prompt.token_ids), "request": request}
+    )
+    run = await replay(FakeEngine(), bare)
+    assert run.replay.positions == claim.positions
+    assert [note.code for note in run.notes] == ["prompt_from_ids"]
+
+
+@pytest.mark.parametrize("fields", [{"tools": [{"type": "function"}]}, {"reasoning_effort": "low"}])
+async def test_case_23_what_tokenize_does_not_render_the_chat_route_does(
+    fields: dict[str, Any],
+) -> None:
+    claim = with_request(await record(), **fields)
+    engine = FakeEngine()
+    await replay(engine, claim)
+    first, second = engine.requests
+    assert first["messages"] == claim.request["messages"]
+    assert first.items() >= fields.items()
+    assert "enforced_tokens" not in first
+    assert "prompt_logprobs" in second
+
+
+async def test_a_server_without_tokenize_renders_by_the_chat_route() -> None:
+    claim = await record()
+    run = await replay(FakeEngine(plugin=False, tokenize=False), claim)
+    assert run.replay.positions == claim.positions
+
+
+GRAMMARS: list[dict[str, Any]] = [
+    {"response_format": {"type": "json_object"}},
+    {"structured_outputs": {"regex": "a+"}},
+    {"tools": [{"type": "function"}], "tool_choice": "required"},
+    {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
+    {"guided_json": {}, "guided_regex": "a"},
+]
+
+
+@pytest.mark.parametrize("fields", GRAMMARS)
+async def test_a_grammar_shapes_raw_numbers_and_cannot_be_prefilled(
+    fields: dict[str, Any],
+) -> None:
+    claim = with_request(await record(), **fields)
+    engine = FakeEngine()
+    with pytest.raises(ReplayError, match="grammar") as caught:
+        await replay(engine, claim)
+    assert (caught.value.blame, caught.value.code) == ("validator", NOT_AVAILABLE)
+    assert engine.requests == []
+    run = await replay(engine, claim, AUTO)
+    assert run.replay.path == "decode"
+    assert run.notes[0].code == "path_decode"
+    assert "grammar" in run.notes[0].message
+    with pytest.raises(ReplayError, match="grammar"):
+        await replay(FakeEngine(plugin=False), claim, AUTO)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "text"}},
+        {"tools": [{"type": "function"}], "tool_choice": "none"},
+        {"tools": [{"type": "function"}]},
+        {"logit_bias": {"5": 3.0}, "bad_words": ["x"], "presence_penalty": 1.0},
+    ],
+)
+async def test_raw_numbers_that_nothing_shaped_are_prefilled(fields: dict[str, Any]) -> None:
+    claim = with_request(await record(), **fields)
+    assert (await replay(FakeEngine(), claim, AUTO)).replay.path == "prefill"
+
+
+async def test_pictures_and_embeddings_are_not_prefilled() -> None:
+    claim = await record()
+    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "what"}, image]}]
+    with pytest.raises(ReplayError, match="image_url"):
+        await replay(FakeEngine(), with_request(claim, messages=messages))
+    text = await record(TEXT)
+    with pytest.raises(ReplayError, match="embeddings"):
+        await replay(FakeEngine(), with_request(text, prompt_embeds="AAAA"))
+    with pytest.raises(ReplayError, match="several prompts"):
+        await replay(FakeEngine(), with_request(text, prompt=["a", "b"]))
+
+
+def processed(claim: Claim, **fields: Any) -> Claim:
+    named = claim.model_copy(update={"logprobs_mode": "processed_logprobs"})
+    return with_request(named, **fields)
+
+
+async def test_processed_claims_are_decoded_unless_nothing_processes_them() -> None:
+    claim = await record()
+    run = await replay(FakeEngine(), processed(claim, **PLAIN))
+    assert run.replay.logprobs_mode == "processed_logprobs"
+    assert [note.code for note in run.notes] == ["processed_is_raw"]
+    greedy = processed(claim, temperature=0, repetition_penalty=1, top_p=0.5)
+    assert (await replay(FakeEngine(), greedy)).replay.path == "prefill"
+    for fields in (
+        {},
+        PLAIN | {"top_p": 0.9},
+        PLAIN | {"logit_bias": {"5": 1}},
+        {"temperature": 0},
+    ):
+        shaped = processed(claim, **fields)
+        with pytest.raises(ReplayError, match="processed mode") as caught:
+            await replay(FakeEngine(), shaped)
+        assert caught.value.code == NOT_AVAILABLE
+        chosen = await replay(FakeEngine(), shaped, AUTO)
+        assert chosen.replay.path == "decode"
+        assert "processed mode" in chosen.notes[0].message
+
+
+async def test_case_53_a_mode_that_nobody_names_is_only_inferred() -> None:
+    claim = (await record()).model_copy(update={"logprobs_mode": None})
+    run = await replay(FakeEngine(), claim)
+    assert (run.replay.logprobs_mode, run.replay.mode_source) == ("raw_logprobs", "inferred")
+    assert "mode_not_named" in [note.code for note in run.notes]
+    sure = await replay(FakeEngine(), with_request(claim, **PLAIN))
+    assert (sure.replay.mode_source, sure.notes) == ("explicit", ())
+
+
+async def test_text_claims_are_not_prefilled() -> None:
+    claim = (await record()).model_copy(update={"output_ids": None})
+    options = ReplayOptions(path="prefill", allow_text=True)
+    with pytest.raises(ReplayError, match="only ids"):
+        await replay(FakeEngine(), claim, options)
+    auto = ReplayOptions(path="auto", allow_text=True)
+    assert (await replay(FakeEngine(), claim, auto)).replay.path == "decode"
+
+
+async def test_a_context_that_the_answer_fills_is_decoded() -> None:
+    """A prefill needs room for the one token that the engine draws behind it."""
+    claim = await record()
+    tokens = len(claim.prompt.token_ids or ()) + 6
+    with pytest.raises(ReplayError, match="room for one more") as caught:
+        await replay(FakeEngine(max_model_len=tokens), claim)
+    assert caught.value.code == NOT_AVAILABLE
+    chosen = await replay(FakeEngine(max_model_len=tokens), claim, AUTO)
+    assert chosen.replay.positions == claim.positions
+    assert (await replay(FakeEngine(max_model_len=tokens + 1), claim)).replay.path == "prefill"
+
+
+async def test_an_answer_is_never_larger_than_was_agreed(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = await record()
+    tokens = len(claim.prompt.token_ids or ()) + 6
+    monkeypatch.setattr(prefill, "MAX_ENTRIES", tokens * 10)
+    engine = FakeEngine(plugin=False)
+    await replay(engine, claim)
+    assert engine.requests[0]["prompt_logprobs"] == 9
+    monkeypatch.setattr(prefill, "MAX_ENTRIES", tokens * 5)
+    with pytest.raises(ReplayError, match="entries") as caught:
+        await replay(engine, claim)
+    assert caught.value.code == NOT_AVAILABLE
+
+
+async def test_case_1_a_server_in_logits_mode_is_no_validator() -> None:
+    claim = await record()
+    async with client(FakeEngine()) as http:
+        server = (await identify(http)).model_copy(update={"logprobs_mode": "raw_logits"})
+        with pytest.raises(ReplayError, match="sends logits") as caught:
+            await replay_claim(http, server, claim, AUTO)
+    assert caught.value.code == "validator_unusable"
+
+
+def _answer(rows: Any) -> Answer:
+    return reply({"choices": [{"index": 0, "text": "", "prompt_logprobs": rows}]})
+
+
+async def test_an_answer_of_another_shape_is_the_validators_fault() -> None:
+    claim = await record()
+    count = len(claim.prompt.token_ids or ()) + 6
+    entry = {"1": {"logprob": -1.0, "rank": 1}}
+    unranked = {str(token): {"logprob": -1.0} for token in claim.output_ids or ()}
+    answers = [
+        _answer(None),
+        _answer([None, entry]),
+        _answer([None] * count),
+        _answer([None] + [entry] * (count - 1)),
+        _answer([None] + [unranked] * (count - 1)),
+        (200, {}, json.dumps({"choices": []}).encode()),
+        (200, {}, b'{"choices": [NaN]}'),
+    ]
+    for answer in answers:
+        with pytest.raises(ReplayError) as caught:
+            await replay(FakeEngine(fail_with=[answer]), claim)
+        assert (caught.value.blame, caught.value.code) == ("validator", "validator_error")
+
+
+async def test_an_outage_is_no_reason_to_take_the_other_path() -> None:
+    claim = await record()
+    with pytest.raises(ReplayError) as caught:
+        await replay(FakeEngine(fail_with=[error(500, "out of memory")]), claim, AUTO)
+    assert caught.value.code == "validator_error"
