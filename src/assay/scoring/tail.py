@@ -101,7 +101,7 @@ def critical_value(scores: Floats, p: float, grain: float = 0.0) -> float:
     tail = fit_tail(scores, grain)
     if tail is None:
         return math.inf
-    excess = ((tail.chance / p) ** tail.shape - 1) / tail.shape
+    excess = (math.pow(tail.chance / p, tail.shape) - 1) / tail.shape
     return max(float(scores.max()), tail.threshold + tail.scale * max(0.0, excess))
 
 
