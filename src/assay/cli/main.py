@@ -10,7 +10,19 @@ import typer
 from typer.main import get_command
 
 from assay import __version__
-from assay.cli import demo, doctor, exits, poc, record, report, score, serve, verify
+from assay.cli import (
+    calibrate,
+    demo,
+    doctor,
+    exits,
+    poc,
+    power,
+    record,
+    report,
+    score,
+    serve,
+    verify,
+)
 from assay.errors import AssayError
 
 app = typer.Typer(
@@ -29,6 +41,8 @@ app.command("serve", context_settings=serve.PASS_THROUGH)(serve.serve)
 app.command("record")(record.record)
 app.command("verify")(verify.verify)
 app.command("score")(score.score)
+app.command("calibrate")(calibrate.calibrate)
+app.command("power")(power.power)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.add_typer(poc.app, name="poc")
