@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.claims.account import Known, check_account
+from assay.claims.account import Known, check_account, with_replay
 from assay.claims.claim import Claim, LogprobsMode, Replay
 from assay.scoring import findings as find
 from assay.scoring.arrays import Floats, ScoreArrays
@@ -83,7 +83,10 @@ def judge(
     """
     pairing = pair_up(claim, replay, kind)
     replayed = replayed_tokens(replay) if pairing.kind == "enforced" and replay.positions else None
-    account = check_account(claim, dataclasses.replace(known or Known(), replayed_tokens=replayed))
+    informed = dataclasses.replace(known or Known(), replayed_tokens=replayed)
+    if settled == "enforced":
+        informed = with_replay(informed, claim, replay)
+    account = check_account(claim, informed)
     found = [*find.from_account(account), *pairing.findings]
     base: dict[str, Any] = {
         "claim_positions": None if claim.positions is None else len(claim.positions),
