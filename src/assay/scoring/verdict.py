@@ -84,7 +84,7 @@ def judge(
     pairing = pair_up(claim, replay, kind)
     replayed = replayed_tokens(replay) if pairing.kind == "enforced" and replay.positions else None
     informed = dataclasses.replace(known or Known(), replayed_tokens=replayed)
-    if settled == "enforced":
+    if pairing.kind == "enforced":
         informed = with_replay(informed, claim, replay)
     account = check_account(claim, informed)
     found = [*find.from_account(account), *pairing.findings]
