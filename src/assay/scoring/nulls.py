@@ -19,7 +19,7 @@ from assay.scoring.measure import MAXIMA
 from assay.scoring.samples import step_below, summary, why_unusable
 from assay.scoring.tail import RANK, RANK_AND_TAIL, fit_tail, lower_p, upper_p
 
-COUNTS: Final = frozenset({"choice_mismatch", "choice_surprise"})
+COUNTS: Final = frozenset({"choice_mismatch", "choice_surprise", "choice_contradiction"})
 """Statistics whose mean over n positions moves in steps of about 1/n."""
 LOWER_TAILED: Final = frozenset({"value_distance"})
 """Statistics for which too little is suspicious; of the others 0 is simply the best."""

@@ -1,0 +1,168 @@
+"""The choice channel without the plugin's evidence: runner V2's noise over listed alternatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from assay.claims.positions import Position
+from assay.scoring.arrays import Bools, Floats
+from assay.scoring.choice_form import (
+    PROCESSED,
+    RAW,
+    Asked,
+    Choice,
+    UnavailableError,
+    entropies,
+    ranked,
+)
+from assay.scoring.draws import Draws, Ints, draw, lists_of
+from assay.scoring.sampling import Sampling
+from assay.scoring.signals import first_disagreement
+from assay.scoring.tape import GENERATIONS, gumbel, tape_name
+
+
+def assumptions(asked: Asked) -> tuple[str, ...]:
+    """What has to be assumed for the noise computed here to be the origin's.
+
+    Raises UnavailableError for draws of runner V1, and for a noise this software does not know.
+    """
+    if asked.sampling.greedy:
+        return ()
+    tape, runner = asked.claim.tape, asked.claim.engine.runner
+    if (tape.runner if tape is not None else runner) == "v1":
+        raise UnavailableError(
+            "sequential_generator",
+            "runner V1 draws from a generator consumed in order: only a decode replay on the same"
+            " kind of device repeats it",
+        )
+    if tape is None:
+        return (
+            "the claim does not say what turned its seed into draws (claim.tape); the present"
+            " noise of runner V2 was taken",
+        )
+    if (tape.runner, tape.generation) not in GENERATIONS:
+        raise UnavailableError(
+            "other_tape", f"{tape_name(tape)} is not known to this version of assay"
+        )
+    return ()
+
+
+def from_lists(asked: Asked) -> Choice:
+    """The claimed tokens against those drawn from the replay's lists, and from the claim's own.
+
+    Raises UnavailableError where the lists do not determine what was drawn from.
+    """
+    sampling, replay = asked.sampling, asked.replay
+    held = ranked(replay)
+    count = min(len(asked.tokens), len(held))
+    parted = first_disagreement(asked.claim.positions or (), held)
+    count = count if parted is None else min(count, parted)
+    if count == 0 or not any(position.top for position in held[:count]):
+        raise UnavailableError("no_evidence", "the replay lists no alternatives to draw from")
+    assumed = asked.assumed + _readable(asked)
+    claimed = np.array(asked.tokens[:count], dtype=np.int64)
+    redraw = _Redraw(
+        sampling,
+        claimed,
+        np.arange(count) + _prompt_length(asked) - 1,
+        sampling.seed or 0,
+        asked.claim.tape is not None and asked.claim.tape.fp64,
+    )
+    drawn = redraw(held[:count], processed=replay.logprobs_mode == PROCESSED)
+    rows = np.flatnonzero(~np.isnan(drawn.margin) | drawn.cut)
+    if not len(rows):
+        raise UnavailableError(
+            "no_evidence", "the replay gives the claimed tokens no log probability"
+        )
+    own, own_cut = _own_draws(asked, redraw, count)
+    return Choice(
+        source="lists",
+        greedy=sampling.greedy,
+        positions=rows,
+        mismatch=(drawn.drawn != claimed)[rows],
+        margin=drawn.margin[rows],
+        own=own[rows],
+        own_cut=own_cut[rows],
+        cut=drawn.cut[rows],
+        entropy=entropies(asked, count)[rows],
+        unseen=float(drawn.unseen[rows].sum()),
+        assumed=assumed,
+    )
+
+
+def _readable(asked: Asked) -> tuple[str, ...]:
+    """What reading the replay's lists as the origin's distribution assumes."""
+    mode = asked.replay.logprobs_mode
+    if mode == PROCESSED:
+        return ()
+    if mode != RAW:
+        raise UnavailableError(
+            "mode_unknown", "the replay does not say whether it is raw or processed"
+        )
+    sampling = asked.sampling
+    fields = _shaping(sampling)
+    if fields:
+        raise UnavailableError(
+            "shaped_distribution",
+            f"the request's {', '.join(fields)} shape the draw and do not show in the raw log"
+            " probabilities of a forward pass; use a decode replay or processed mode",
+        )
+    if sampling.temperature is None:
+        raise UnavailableError(
+            "temperature_not_named", "the request names no temperature, so a default was used"
+        )
+    if not sampling.unnamed or sampling.greedy:
+        return ()
+    return (
+        f"the request leaves {', '.join(sampling.unnamed)} to the server's defaults, which were"
+        " taken to change nothing",
+    )
+
+
+def _shaping(sampling: Sampling) -> tuple[str, ...]:
+    return sampling.reshaped + sampling.grammar
+
+
+def _prompt_length(asked: Asked) -> int:
+    for ids in (asked.claim.prompt.token_ids, asked.replay.prompt_token_ids):
+        if ids is not None:
+            return len(ids)
+    counted = asked.claim.usage.prompt_tokens
+    if counted is None:
+        raise UnavailableError(
+            "no_prompt_ids", "the length of the prompt, which places every draw, is unknown"
+        )
+    return counted
+
+
+@dataclass(frozen=True)
+class _Redraw:
+    """Draws lists around the claimed ids again. ``places`` [n]: positions on the tape."""
+
+    sampling: Sampling
+    claimed: Ints
+    places: Ints
+    seed: int
+    fp64: bool
+
+    def __call__(self, positions: Sequence[Position], *, processed: bool) -> Draws:
+        lists = lists_of(positions, self.claimed.tolist())
+        noise, own = np.zeros(lists.logprobs.shape), np.zeros(len(self.claimed))
+        if not self.sampling.greedy:
+            noise = gumbel(self.seed, self.places[:, None], lists.keys, fp64=self.fp64)
+            own = gumbel(self.seed, self.places, self.claimed, fp64=self.fp64)
+        return draw(lists, self.claimed, self.sampling, (noise, own), processed=processed)
+
+
+def _own_draws(asked: Asked, redraw: _Redraw, count: int) -> tuple[Floats, Bools]:
+    """The claimed tokens drawn again from the claim's own lists: the winner's lead [n], and
+    whether the claim's own numbers exclude the claimed id [n]."""
+    held, mode = asked.claim.positions or (), asked.claim.logprobs_mode
+    raw = mode == RAW and not asked.sampling.reshaped and asked.sampling.temperature is not None
+    if len(held) < count or not (mode == PROCESSED or raw):
+        return np.full(count, np.nan), np.zeros(count, dtype=np.bool_)
+    drawn = redraw(held[:count], processed=mode == PROCESSED)
+    return drawn.margin, drawn.cut

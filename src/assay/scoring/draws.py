@@ -1,0 +1,191 @@
+"""The token a seed draws from a list of alternatives, and what the list leaves open.
+
+A position lists the likeliest ids and the chosen one; the engine drew among all of them. What can
+be said with certainty:
+
+- An id that is *surely kept* by the request's cuts and scores higher than the claimed one was
+  drawn in its place: the claimed token is not the draw, by at least that margin.
+- An id that is not listed, or not surely kept, can only make the true margin larger. So every
+  mismatch found here is one, and ``unseen`` bounds how many may be missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.claims.positions import Position
+from assay.scoring.arrays import Bools, Floats
+from assay.scoring.constants import CUT_SLACK, IMPOSSIBLE_WIRE, LARGEST_VOCABULARY
+from assay.scoring.sampling import Sampling
+
+Ints = NDArray[np.int64]
+NOBODY = -1
+"""Key of an empty slot."""
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Alternatives of ``n`` positions without the claimed id, likeliest first.
+
+    ``keys`` int64 [n, k] with -1 and ``logprobs`` float64 [n, k] with -inf in empty slots and for
+    what cannot occur. ``claimed`` [n]: log probability of the claimed id.
+    """
+
+    keys: Ints
+    logprobs: Floats
+    claimed: Floats
+
+
+def lists_of(positions: Sequence[Position], claimed: Sequence[int]) -> Lists:
+    """The lists of ``positions`` around the ids ``claimed``; text keys are left out."""
+    width = max((len(position.top) for position in positions), default=0)
+    keys = np.full((len(positions), max(width, 1)), NOBODY, dtype=np.int64)
+    values = np.full(keys.shape, -np.inf)
+    own = np.full(len(positions), np.nan)
+    for row, (position, token) in enumerate(zip(positions, claimed, strict=True)):
+        if position.token == token:
+            own[row] = position.logprob
+        slot = 0
+        for entry in position.top:
+            if entry.key == token:
+                own[row] = entry.logprob
+            elif isinstance(entry.key, int):
+                keys[row, slot], values[row, slot] = entry.key, entry.logprob
+                slot += 1
+    values[values <= IMPOSSIBLE_WIRE] = -np.inf
+    own[own <= IMPOSSIBLE_WIRE] = -np.inf
+    order = np.argsort(-values, axis=1, kind="stable")
+    return Lists(
+        np.take_along_axis(keys, order, axis=1), np.take_along_axis(values, order, axis=1), own
+    )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the cuts do: ``listed`` [n, k] surely stays in the draw, ``claimed_cut`` [n] the
+    claimed id is surely out of it, ``rest`` [n] at most this much weight ``exp(logit / T)`` of ids
+    that are not listed stays (in the units of the listed log probabilities)."""
+
+    listed: Bools
+    claimed_cut: Bools
+    rest: Floats
+
+
+def kept_by(lists: Lists, sampling: Sampling, *, processed: bool) -> Kept:
+    """Apply the cuts of ``sampling`` to ``lists``.
+
+    In processed mode the engine did so already: what is possible is kept. In raw mode the order is
+    the engine's: temperature, min-p, top-k, then top-p of what is left, which keeps an id while the
+    probability of those above it is less than p. The lists must hold the likeliest ids.
+    """
+    with np.errstate(divide="ignore"):
+        remaining = np.log(np.clip(1 - _mass(lists), 0.0, 1.0))  # log mass that is not listed
+    possible = np.isfinite(lists.logprobs)
+    if processed:
+        return Kept(possible, np.isneginf(lists.claimed), np.exp(remaining))
+    divisor = sampling.divisor
+    scaled, claimed = lists.logprobs / divisor, lists.claimed / divisor
+    best = np.maximum(scaled[:, 0], claimed)
+    count = possible.sum(axis=1)
+    # Rank of each id among the listed and the claimed one, from 0; ids that tie share theirs.
+    above_claimed = (scaled > claimed[:, None]).sum(axis=1)
+    rank = np.arange(scaled.shape[1])[None, :] + (claimed[:, None] > scaled)
+    alive, claimed_cut = possible.copy(), np.isneginf(lists.claimed)
+    last = np.where(possible, scaled, np.inf).min(axis=1)
+    open_end = np.isfinite(remaining)  # ids that are not listed may be in the draw
+    if sampling.min_p is not None:
+        floor = best + math.log(sampling.min_p)
+        alive &= scaled >= floor[:, None] + CUT_SLACK
+        claimed_cut |= claimed < floor - CUT_SLACK
+        open_end &= last >= floor - CUT_SLACK
+    if sampling.top_k is not None:
+        alive &= rank < sampling.top_k
+        claimed_cut |= above_claimed >= sampling.top_k
+        open_end &= count + (claimed >= last) < sampling.top_k
+    low, high = _rest(remaining, last, divisor)
+    low = np.where(open_end & (sampling.min_p is None) & (sampling.top_k is None), low, 0.0)
+    high = np.where(open_end, high, 0.0)
+    if sampling.top_p is not None:
+        weights = np.where(alive, np.exp(scaled), 0.0)
+        own = np.where(claimed_cut, 0.0, np.exp(claimed))
+        total = weights.sum(axis=1) + own
+        before = np.cumsum(weights, axis=1) - weights + own[:, None] * (claimed[:, None] > scaled)
+        before_claimed = (weights * (scaled > claimed[:, None])).sum(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            most = before / (total + low)[:, None]
+            least = before_claimed / (total + high)
+        top_p = sampling.top_p
+        alive &= (most < top_p - CUT_SLACK) | (rank == 0)
+        claimed_cut |= (least > top_p + CUT_SLACK) & (above_claimed > 0)
+        # Where the listed ids fill the nucleus nothing else is left in it.
+        high = np.where(total / (total + high) > top_p + CUT_SLACK, 0.0, high)
+    return Kept(alive, claimed_cut, high)
+
+
+def _mass(lists: Lists) -> Floats:
+    claimed = np.where(np.isnan(lists.claimed), -np.inf, lists.claimed)
+    return np.asarray(np.exp(lists.logprobs).sum(axis=1) + np.exp(claimed))
+
+
+def _rest(remaining: Floats, last: Floats, divisor: float) -> tuple[Floats, Floats]:
+    """Least and most weight ``sum exp(logprob / T)`` of ids that are not listed.
+
+    Their probabilities sum to ``exp(remaining)`` and none exceeds the last listed one, whose
+    ``logprob / T`` is ``last``. Below T = 1 the sum is largest when it is in few ids as likely as
+    that, above when spread over all.
+    """
+    mass = np.exp(remaining)
+    if divisor == 1.0:
+        return mass, mass
+    if divisor < 1.0:
+        largest = np.minimum(remaining, last * divisor)
+        with np.errstate(invalid="ignore"):
+            high = np.exp(remaining + largest * (1 / divisor - 1))
+        return np.zeros_like(mass), np.where(mass > 0, high, 0.0)
+    return mass, np.exp(remaining / divisor + math.log(LARGEST_VOCABULARY) * (1 - 1 / divisor))
+
+
+@dataclass(frozen=True)
+class Draws:
+    """``drawn`` [n]: the id that wins among the listed and the claimed one. ``margin`` [n]: by how
+    many nats it beats the claimed one, at least 0, on the scores before any cut. ``cut`` [n]: the
+    claimed id is surely out of the draw. ``unseen`` [n]: at most this chance that an id that is
+    not listed wins instead. NaN margin where the claimed id has no log probability."""
+
+    drawn: Ints
+    margin: Floats
+    cut: Bools
+    unseen: Floats
+
+
+def draw(
+    lists: Lists,
+    claimed: Ints,
+    sampling: Sampling,
+    noise: tuple[Floats, Floats],
+    *,
+    processed: bool,
+) -> Draws:
+    """Draw every position of ``lists`` again with ``noise`` (nats): [n, k] of the listed ids and
+    [n] of the claimed ones; zeros for a greedy request."""
+    divisor = 1.0 if processed else sampling.divisor
+    kept = kept_by(lists, sampling, processed=processed)
+    scores = np.where(kept.listed, lists.logprobs / divisor + noise[0], -np.inf)
+    place = scores.argmax(axis=1)
+    rows = np.arange(len(scores))
+    best = scores[rows, place]
+    own = lists.claimed / divisor + noise[1]
+    with np.errstate(invalid="ignore", over="ignore"):
+        lead = best - own
+        unseen = np.clip(kept.rest * np.exp(-np.maximum(best, own)), 0.0, 1.0)
+    wins = np.isfinite(best) & ((lead > 0) | kept.claimed_cut)
+    margin = np.where(wins & np.isfinite(lead), np.maximum(lead, 0.0), 0.0)
+    margin[np.isnan(own) | (kept.claimed_cut & ~np.isfinite(own))] = np.nan
+    if sampling.greedy:
+        unseen = np.zeros_like(best)  # the likeliest id is always listed
+    return Draws(np.where(wins, lists.keys[rows, place], claimed), margin, kept.claimed_cut, unseen)
