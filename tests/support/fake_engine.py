@@ -38,7 +38,9 @@ class FakeEngine:
     ignores_enforcement: bool = False
     speculative: bool = False
     tokenize: bool = True
-    """False: the server has no /tokenize."""
+    """False: the server has neither /tokenize nor /detokenize."""
+    template: str = ""
+    """What the template writes before the first message, such as a hidden system prompt."""
     max_logprobs: int = 20
     max_model_len: int = 2048
     fail_with: list[Answer] = field(default_factory=list)
@@ -64,7 +66,9 @@ class FakeEngine:
             ("GET", "/v1/assay/status"): self._status,
             ("POST", "/v1/chat/completions"): lambda: self._complete(json.loads(body), True),
             ("POST", "/v1/completions"): lambda: self._complete(json.loads(body), False),
+            ("POST", "/v1/assay/prefill"): lambda: self._prefill(json.loads(body)),
             ("POST", "/tokenize"): lambda: self._tokenize(json.loads(body)),
+            ("POST", "/detokenize"): lambda: self._detokenize(json.loads(body)),
         }
         route = routes.get((method, path))
         return error(404, "Not Found") if route is None else route()
@@ -89,6 +93,7 @@ class FakeEngine:
                 "max_logprobs": self.max_logprobs,
                 "max_model_len": self.max_model_len,
                 "vocab_size": VOCABULARY,
+                "eos_token_ids": [EOS],
                 "prefix_caching": True,
                 "chunked_prefill": True,
                 "async_scheduling": True,
@@ -105,7 +110,7 @@ class FakeEngine:
                 return self.fail_with.pop(0)
         if body.get("model") not in (None, self.model):
             return error(404, f"The model `{body['model']}` does not exist.")
-        prompt = prompt_ids(body)
+        prompt = prompt_ids(body, self.template)
         width = body.get("prompt_logprobs")
         if width is not None and width > self.max_logprobs:
             return error(400, f"Requested prompt logprobs of {width}, which is greater than max")
@@ -155,18 +160,41 @@ class FakeEngine:
             )
         return rows
 
+    def _prefill(self, body: dict[str, Any]) -> Answer:
+        """The plugin's route, on runner V1: no log probabilities of claimed ids."""
+        if not self.plugin:
+            return error(404, "Not Found")
+        with self._lock:
+            self.requests.append(body)
+            if self.fail_with:
+                return self.fail_with.pop(0)
+        prompt, output = body["prompt_token_ids"], body["output_token_ids"]
+        ids, numbers = [], []
+        for at, token in enumerate(output):
+            row = self.logprobs(prompt + output[:at])
+            ids.append([token, *likeliest(row, body["top"]).tolist()])
+            numbers.append([float(row[i]) for i in ids[-1]])
+        columns = {"token_ids": ids, "logprobs": numbers, "claimed_logprobs": None}
+        return reply({"version": 1, "runner": "v1", **columns})
+
     def _tokenize(self, body: dict[str, Any]) -> Answer:
         if not self.tokenize:
             return error(404, "Not Found")
         if body.get("model") not in (None, self.model):
             return error(404, f"The model `{body['model']}` does not exist.")
-        ids = prompt_ids(body)
+        ids = prompt_ids(body, self.template)
         return reply({"tokens": ids, "count": len(ids), "max_model_len": self.max_model_len})
+
+    def _detokenize(self, body: dict[str, Any]) -> Answer:
+        if not self.tokenize:
+            return error(404, "Not Found")
+        return reply({"prompt": "".join(word(token) for token in body["tokens"])})
 
     def logprobs(self, context: list[int]) -> np.ndarray:
         """Log probabilities [vocabulary] after ``context``."""
         seed = zlib.crc32(np.array(context, dtype=np.int64).tobytes())
         logits = np.random.default_rng(seed).normal(size=VOCABULARY) * 8
+        logits[EOS] = -60  # this engine never ends an answer
         if self.noise:
             logits = logits + np.random.default_rng(seed + 1).normal(size=VOCABULARY) * self.noise
         return logits - np.log(np.exp(logits).sum())
@@ -234,12 +262,13 @@ def word(token: int) -> str:
     return f" w{token}"
 
 
-def prompt_ids(body: dict[str, Any]) -> list[int]:
+def prompt_ids(body: dict[str, Any], template: str = "") -> list[int]:
     """Ids 10..509 of the prompt's bytes; a list of ids stays as it is."""
     prompt = body.get("prompt")
     if isinstance(prompt, list):
         return list(prompt)
-    text = json.dumps(body["messages"], sort_keys=True) if prompt is None else str(prompt)
+    chat = template + json.dumps(body.get("messages"), sort_keys=True)
+    text = chat if prompt is None else str(prompt)
     return [10 + byte for byte in text.encode()]
 
 

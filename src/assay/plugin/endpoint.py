@@ -23,8 +23,10 @@ from vllm.entrypoints.serve.exception_handling.error_response import create_erro
 
 from assay import __version__
 from assay.errors import RequestError, SurfaceError
+from assay.plugin.ends import end_token_ids
 from assay.plugin.ingest import EngineLimits, Job, given_fields, ingest, our_fields
 from assay.plugin.poc.endpoints import PocEndpoints
+from assay.plugin.prefill import PrefillRoute
 from assay.plugin.respond import evidence_field, with_chunk, with_field
 from assay.plugin.rpc import ask_workers
 
@@ -49,6 +51,7 @@ class AssayEndpoints:
         self._encode: Callable[[str], list[int]] | None = None
         self._status: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._prefill = PrefillRoute()
         self._poc = PocEndpoints()
 
     def attach_router(self, app: FastAPI) -> None:
@@ -71,6 +74,7 @@ class AssayEndpoints:
                 name=route.name,
             )
         app.add_api_route(STATUS_ROUTE, self.status, methods=["GET"])
+        self._prefill.attach(app)
         self._poc.attach(app)
 
     async def init_state(
@@ -95,7 +99,15 @@ class AssayEndpoints:
         tokenizer = engine_client.get_tokenizer()
         self._encode = functools.partial(tokenizer.encode, add_special_tokens=False)
         self._limits = engine_limits(config, len(tokenizer), state)
-        self._status = describe(config, workers, args)
+        defaults = getattr(state.openai_serving_chat, "default_sampling_params", None)
+        ends = end_token_ids(config, tokenizer, defaults)
+        self._status = describe(config, workers, args) | {"eos_token_ids": ends}
+        self._prefill.start(
+            engine_client,
+            self._limits,
+            self._status["runner"],
+            config.model_config.max_logprobs,
+        )
         await self._poc.start(engine_client, state, args)
         logger.info("assay %s: enforced tokens on runner %s", __version__, self._status["runner"])
 
@@ -211,10 +223,13 @@ def describe(config: Any, workers: list[dict[str, Any]], args: Namespace) -> dic
     model, parallel = config.model_config, config.parallel_config
     backend = config.attention_config.backend
     names = args.served_model_name or [args.model]
+    sampling = next(w for w in workers if w["sampler"] == "assay")
     return {
         "plugin_version": __version__,
         "vllm_version": vllm.__version__,
-        "runner": next(w["runner"] for w in workers if w["sampler"] == "assay"),
+        "runner": sampling["runner"],
+        "tape": sampling["tape"],
+        "hardware": sampling["hardware"],
         "model": names[0] if isinstance(names, list) else names,
         "model_path": model.model,
         "dtype": str(model.dtype).removeprefix("torch."),

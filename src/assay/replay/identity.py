@@ -12,6 +12,7 @@ from assay.claims.claim import EngineIdentity, LogprobsMode
 from assay.errors import ReplayError
 from assay.replay.client import EngineClient, EngineReply
 from assay.replay.failures import as_replay_error, with_retries
+from assay.replay.tokens import template_digest
 
 STATUS_PATH = "/v1/assay/status"
 
@@ -45,6 +46,9 @@ class ServerIdentity(BaseModel):
     data_parallel_size: int | None = None
     speculative: bool | None = None
     structured_outputs_backend: str | None = None
+    eos_token_ids: tuple[int, ...] | None = None
+    template_digest: str | None = None
+    """How it renders one fixed conversation (``replay.tokens``); the route does not tell."""
 
     @property
     def has_plugin(self) -> bool:
@@ -72,21 +76,35 @@ class ServerIdentity(BaseModel):
             attention_backend=self.attention_backend,
             logprobs_mode=self.mode,
             plugin_version=self.plugin_version,
+            tensor_parallel_size=self.tensor_parallel_size,
+            pipeline_parallel_size=self.pipeline_parallel_size,
+            max_model_len=self.max_model_len,
+            template_digest=self.template_digest,
         )
 
     def digest(self) -> str:
-        """SHA-256 of everything that may change a replayed number; the address is no part of it."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """SHA-256 of everything that may change a replayed number; the address is no part of it,
+        nor is a rendering that may hold today's date."""
+        kept = self.model_dump(mode="json", exclude={"template_digest"})
+        text = json.dumps(kept, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 async def identify(client: EngineClient, *, retries: int = 0) -> ServerIdentity:
     """Ask a server who it is: the plugin's status route, else ``/version`` and ``/v1/models``.
 
-    Raises ReplayError(blame="validator") when it cannot be reached or refuses the key.
+    ``/tokenize`` shows how it renders. Raises ReplayError(blame="validator") when the server
+    cannot be reached or refuses the key.
     """
     models = await with_retries(lambda: client.send("GET", "/v1/models"), retries=retries)
     served, max_len = _served(models)
+    server = await _by_status(client, served, max_len)
+    return server.model_copy(update={"template_digest": await template_digest(client)})
+
+
+async def _by_status(
+    client: EngineClient, served: tuple[str, ...], max_len: int | None
+) -> ServerIdentity:
     status = await client.send("GET", STATUS_PATH)
     if status.status == 404:
         return await _without_plugin(client, served, max_len)

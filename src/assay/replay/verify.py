@@ -13,6 +13,7 @@ from assay.errors import AssayError, ReplayError
 from assay.replay.client import EngineClient
 from assay.replay.decode import ReplayRun
 from assay.replay.identity import ServerIdentity
+from assay.replay.known import fetch_known
 from assay.replay.paths import replay_claim
 from assay.replay.request import DEFAULT_OPTIONS, PathChoice, ReplayOptions
 from assay.scoring.result import Verdict
@@ -83,7 +84,8 @@ async def verify_one(
     failure: ReplayError | None = None
     try:
         run = await replay_claim(client, server, claim, options.replay, retries=options.retries)
-        verdict = _judge(claim, run, server, options)
+        known = await fetch_known(client, server, claim)
+        verdict = _judge(claim, run, known, options)
     except ReplayError as error:
         failure, verdict = error, verdict_without_replay(error)
     blame = None if failure is None else "claim" if failure.blame == "claim" else "validator"
@@ -106,9 +108,7 @@ async def verify_one(
     )
 
 
-def _judge(claim: Claim, run: ReplayRun, server: ServerIdentity, options: VerifyOptions) -> Verdict:
-    # The validator's own context length is not passed on: an executor may have a larger one.
-    known = Known(vocab_size=server.vocab_size)
+def _judge(claim: Claim, run: ReplayRun, known: Known, options: VerifyOptions) -> Verdict:
     return judge(claim, run.replay, threshold=options.threshold, kind="enforced", known=known)
 
 

@@ -26,6 +26,12 @@ def decodable_ids(claim: Claim, eos_ids: tuple[int, ...] | None) -> tuple[int, .
     return ids[:-1] if hidden and ids and ids[-1] in end_ids(claim, eos_ids) else ids
 
 
+def needs_text(claim: Claim) -> bool:
+    """True where a check would use ``Known.decoded_output``."""
+    shown = claim.output_text is not None or claim.reasoning_text or claim.tool_calls
+    return claim.output_ids is not None and bool(shown or stop_strings(claim))
+
+
 def text(claim: Claim, known: Known) -> Check:
     """The text must be what the ids decode to.
 
