@@ -1,0 +1,559 @@
+"""Profiles and their nulls: honest p-values at any length, files, merging, what does not fit."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.scoring.sides import claim_of, positions, replay_of
+from tests.scoring.simulated import (
+    ENGINE,
+    HONEST,
+    INT4,
+    INT8,
+    Law,
+    draws,
+    group,
+    key,
+    measurement,
+    profile,
+)
+
+from assay.claims.claim import Claim, EngineIdentity, Replay
+from assay.errors import ProfileError
+from assay.scoring.constants import LADDER, MIN_CALIBRATION_CLAIMS
+from assay.scoring.nulls import Null, Sample
+from assay.scoring.profile import Profile, find_profile, read_profile
+from assay.scoring.samples import Prefixes, prefixes, record_of
+from assay.scoring.tail import critical_value, fit_tail, rank_p, upper_p
+
+
+def rate_below(level: float, p_values: list[float]) -> float:
+    return sum(p <= level for p in p_values) / len(p_values)
+
+
+def most(level: float, count: int) -> float:
+    """A rate that ``count`` draws of a valid p-value exceed once in about 30 000: 4 sigma."""
+    return level + 4 * math.sqrt(level * (1 - level) / count)
+
+
+@cache
+def honest_profile(seed: int) -> Profile:
+    return profile(draws(HONEST, 200, seed))
+
+
+# --- the null
+
+
+@pytest.mark.parametrize("length", [8, 21, 64, 100, 300])
+@pytest.mark.parametrize("statistic", ["value_distance", "value_peak", "choice_mismatch"])
+def test_honest_p_values_hold_at_every_length(statistic: str, length: int) -> None:
+    """The claims are as far apart as their levels say, whatever the length: a null that took
+    positions for independent would reject many of the long ones."""
+    p_values: list[float] = []
+    for seed in range(8):
+        null = honest_profile(seed).nulls[statistic]
+        for claim in draws(HONEST, 50, 1000 + seed, length):
+            p = null.p_upper(claim.series[statistic])
+            assert p is not None
+            p_values.append(p)
+    for level in (0.01, 0.05, 0.2):
+        # Eight profiles of 200: their own luck moves the true rate by a fifth.
+        assert rate_below(level, p_values) <= most(1.3 * level, len(p_values)), level
+
+
+def test_a_position_by_position_null_would_convict_long_honest_claims() -> None:
+    """What the test above protects from: pooled positions, central limit, no claim effect."""
+    honest = draws(HONEST, 200, 0, 256)
+    pooled = np.concatenate([claim.series["value_distance"] for claim in honest])
+    limit = pooled.mean() + 3 * pooled.std() / 16
+    fresh = draws(HONEST, 200, 1, 256)
+    naive = sum(claim.statistics["value_distance"] > limit for claim in fresh)
+    null = profile(honest).nulls["value_distance"]
+    ours = sum((null.p_upper(c.series["value_distance"]) or 1) < 0.00135 for c in fresh)
+    assert naive > 20
+    assert ours <= 2
+
+
+@pytest.mark.parametrize("between", [0.1, 0.3, 0.7])
+def test_the_tail_beyond_the_largest_holds(between: float) -> None:
+    """Where rank has nothing left to say, the tail's own p-values are honest too."""
+    law = Law(between=between)
+    rng = np.random.default_rng(3)
+
+    def scores(count: int) -> np.ndarray:
+        level = np.exp(law.between * rng.normal(size=count))
+        return np.asarray(level * rng.gamma(64 * 1.2, 1 / (64 * 1.2), size=count))
+
+    fresh = np.sort(scores(400_000))
+    for level in (1e-3, 1e-4):
+        exceeded = []
+        for _ in range(60):
+            critical = critical_value(scores(200), level)
+            exceeded.append(1 - np.searchsorted(fresh, critical) / len(fresh))
+        assert np.mean(exceeded) <= level, (between, level)
+
+
+def test_short_claims_get_wider_nulls() -> None:
+    """The same mean is less surprising from fewer positions."""
+    null = profile(draws(Law(between=0.1), 200, 0)).nulls["value_distance"]
+    short, middle, long = (null.p_upper([0.0085] * length) or 0 for length in (8, 24, 64))
+    assert short > 3 * middle > 9 * long > 0
+
+
+def test_int4_is_far_out_and_never_impossible() -> None:
+    null = honest_profile(0).nulls["value_distance"]
+    far = [null.p_upper(claim.series["value_distance"]) for claim in draws(INT4, 20, 1)]
+    assert all(p is not None and 0 < p < 1e-4 for p in far)
+    assert null.p_upper([0.5] * 64) > 0
+    assert null.p_upper([1e300] * 64) > 0
+
+
+def test_few_claims_leave_only_ranks() -> None:
+    null = profile(draws(HONEST, 30, 0)).nulls["value_distance"]
+    assert null.p_upper([0.4] * 64) == 1 / 31
+    assert null.method == "conformal"
+    assert "Pareto" in profile(draws(HONEST, 60, 0)).nulls["value_distance"].method
+
+
+def test_a_profile_of_too_few_claims_gives_no_p_value() -> None:
+    null = profile(draws(HONEST, MIN_CALIBRATION_CLAIMS - 1, 0)).nulls["value_distance"]
+    assert null.p_upper([0.01] * 64) is None
+    assert "20 are needed" in (null.why_not([0.01] * 64) or "")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_non_finite_never_enters(bad: float) -> None:
+    """A NaN in a series is no p-value, neither small nor large, and enters no profile."""
+    null = profile(draws(HONEST, 40, 0)).nulls["value_distance"]
+    values = [0.01] * 63 + [bad]
+    assert null.p_upper(values) is None
+    assert null.p_lower(values) is None
+    assert "NaN" in (null.why_not(values) or "")
+    with pytest.raises(ValueError, match="NaN"):
+        prefixes("value_distance", values)
+
+
+def test_too_few_positions_give_no_p_value_and_say_how_many_are_needed() -> None:
+    null = profile(draws(HONEST, 40, 0)).nulls["value_distance"]
+    assert null.p_upper([0.4] * 7) is None
+    assert null.p_upper([]) is None
+    assert "7 positions" in (null.why_not([0.4] * 7) or "")
+
+
+def test_constant_and_all_zero_claims_are_ordinary_numbers() -> None:
+    """They neither crash nor look extreme by being constant; whether they pass is not decided by
+    the upper tail (all zero has none)."""
+    null = profile(draws(HONEST, 100, 0)).nulls["value_distance"]
+    assert null.p_upper([0.0] * 64) == 1.0
+    assert 0.05 < (null.p_upper([0.006] * 64) or 0) <= 1
+
+
+@given(st.lists(st.floats(0, 0.5), min_size=8, max_size=80))
+@settings(max_examples=60, deadline=None)
+def test_every_series_gets_a_p_value_above_0(values: list[float]) -> None:
+    for null in SMALL.nulls.values():
+        p = null.p_upper(values)
+        assert p is not None
+        assert 0 < p <= 1
+        low = null.p_lower(values)
+        assert low is None or 0 < low <= 1
+
+
+SMALL = profile(draws(HONEST, 60, 0))
+
+
+@given(st.floats(0, 0.2), st.floats(1.0, 3.0))
+@settings(max_examples=60, deadline=None)
+def test_a_larger_distance_never_has_a_larger_p_value(value: float, factor: float) -> None:
+    null = SMALL.nulls["value_distance"]
+    near, far = null.p_upper([value] * 64), null.p_upper([value * factor] * 64)
+    assert near is not None
+    assert far is not None
+    assert far <= near
+
+
+def test_counts_have_a_tail_even_where_no_honest_claim_had_one() -> None:
+    """float32 against float32 rarely draws otherwise: many honest claims without a mismatch must
+    still tell one from thirty of 64."""
+    honest = [measurement(f"c{i}", {"choice_mismatch": np.zeros(64)}) for i in range(100)]
+    null = profile(honest).nulls["choice_mismatch"]
+    one = null.p_upper([1.0] + [0.0] * 63)
+    many = null.p_upper([1.0] * 36 + [0.0] * 28)
+    assert one == pytest.approx(1 / 101)
+    assert many is not None
+    assert many < 1e-3 / 3
+
+
+def test_distances_that_are_all_equal_leave_only_ranks() -> None:
+    """Bit-equal engines show no noise, so nothing is known of its size."""
+    honest = [measurement(f"c{i}", {"value_distance": np.zeros(64)}) for i in range(100)]
+    null = profile(honest).nulls["value_distance"]
+    assert null.p_upper([0.1] * 64) == 1 / 101
+
+
+def test_a_long_claim_is_no_peak_by_its_length() -> None:
+    """A maximum grows with the length: 300 positions of honest numbers are not extreme among
+    claims of 64."""
+    null = honest_profile(0).nulls["value_peak"]
+    p_values = [null.p_upper(c.series["value_peak"]) or 0 for c in draws(HONEST, 100, 7, 300)]
+    assert rate_below(0.05, p_values) <= most(0.065, 100)
+
+
+def test_one_tampered_position_shows_in_the_peak_of_a_long_claim() -> None:
+    null = profile(draws(HONEST, 200, 0, 300)).nulls
+    claim = draws(HONEST, 1, 5, 300)[0]
+    tampered = (*claim.series["value_peak"][:-1], 0.5)
+    peak = null["value_peak"].p_upper(tampered)
+    assert peak is not None
+    assert peak < 1e-3
+
+
+# --- too close
+
+
+def test_laundered_numbers_are_too_close() -> None:
+    """Numbers that the validator's own kind of run made have distance 0, where every honest claim
+    was farther: no lower than one in the number of honest claims plus one."""
+    null = honest_profile(0).nulls["value_distance"]
+    assert null.p_lower([0.0] * 64) == 1 / 201
+    fresh = [null.p_lower(c.series["value_distance"]) or 0 for c in draws(HONEST, 400, 9)]
+    assert rate_below(0.05, fresh) <= most(0.065, 400)
+
+
+def test_bit_equal_honest_engines_silence_the_lower_tail() -> None:
+    zeros = [measurement(f"z{i}", {"value_distance": np.zeros(64)}) for i in range(3)]
+    null = profile([*draws(HONEST, 100, 0), *zeros]).nulls["value_distance"]
+    assert null.p_lower([0.0] * 64) is None
+    assert "last bit" in (null.why_no_lower([0.0] * 64) or "")
+
+
+def test_too_few_mismatches_are_no_evidence() -> None:
+    null = profile(draws(HONEST, 100, 0)).nulls["choice_mismatch"]
+    assert null.p_lower([0.0] * 64) is None
+    assert "no evidence" in (null.why_no_lower([0.0] * 64) or "")
+
+
+# --- tails by themselves
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=1, max_size=120),
+    st.floats(0, 2),
+    st.sampled_from([0.0, 0.1]),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_tail_only_lowers_what_rank_leaves_open(
+    scores: list[float], value: float, grain: float
+) -> None:
+    array = np.array(scores)
+    p = upper_p(array, value, grain)
+    assert 0 < p <= rank_p(array, value)
+    if value <= array.max():
+        assert p == rank_p(array, value)
+
+
+@given(st.integers(50, 300), st.sampled_from([0.2, 0.05, 1e-2, 1e-3, 1e-5]))
+@settings(max_examples=60, deadline=None)
+def test_the_critical_value_is_where_the_p_value_gets_there(count: int, level: float) -> None:
+    scores = np.random.default_rng(count).gamma(3, size=count)
+    at = critical_value(scores, level)
+    assert upper_p(scores, at * (1 + 1e-9)) <= level * (1 + 1e-6)
+    assert upper_p(scores, at * (1 - 1e-6)) >= level * (1 - 1e-3)
+
+
+def test_no_tail_from_a_few_claims() -> None:
+    assert fit_tail(np.arange(39.0)) is None
+    assert critical_value(np.arange(39.0), 1e-3) == math.inf
+    assert critical_value(np.arange(39.0), 1.0) == -math.inf
+    assert fit_tail(np.arange(60.0)) is not None
+
+
+# --- records
+
+
+@given(st.integers(8, 700))
+def test_prefixes_are_the_means_of_the_first_positions(length: int) -> None:
+    values = np.random.default_rng(length).random(length)
+    kept = prefixes("value_distance", values.tolist())
+    assert kept.length == length
+    for step, upto in enumerate(n for n in LADDER if n <= length):
+        assert kept.values[step] == pytest.approx(values[:upto].mean(), rel=1e-8)
+    assert kept.values[-1] == pytest.approx(values.mean(), rel=1e-8)
+    assert len(kept.row()) == len(LADDER)
+
+
+def test_a_record_with_numbers_missing_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected 7"):
+        Prefixes(length=64, values=(0.1, 0.2))
+
+
+# --- files
+
+
+def test_a_profile_reads_back_the_same(tmp_path: Path) -> None:
+    made = profile(draws(HONEST, 30, 0)).with_attack("int4", draws(INT4, 5, 1))
+    made.write(tmp_path / "sub" / "p.json")
+    read = read_profile(tmp_path / "sub" / "p.json")
+    assert read == made
+    assert read.id == made.id
+    assert read.to_json() == made.to_json()
+    claim = draws(INT8, 1, 2)[0].series["value_distance"]
+    assert read.nulls["value_distance"].p_upper(claim) == made.nulls["value_distance"].p_upper(
+        claim
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 2}, "schema_version is 2"),
+        ({"path": "prefill"}, "path and mode"),
+        ({"ladder": [8, 16]}, "ladder"),
+        ({"groups": []}, "groups"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+def test_a_file_that_is_no_profile_of_this_version(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    value = json.loads(profile(draws(HONEST, 20, 0)).to_json()) | change
+    (tmp_path / "p.json").write_text(json.dumps(value))
+    with pytest.raises(ProfileError, match=message):
+        read_profile(tmp_path / "p.json")
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"schema_version": 1}', "\xff"])
+def test_other_files_are_a_clear_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.json").write_text(text, encoding="latin-1")
+    with pytest.raises(ProfileError, match=r"p\.json"):
+        read_profile(tmp_path / "p.json")
+
+
+def test_a_number_that_is_none_is_refused_in_a_file(tmp_path: Path) -> None:
+    text = profile(draws(HONEST, 20, 0)).to_json()
+    first = json.loads(text)["groups"][0]["records"][0]["series"]["value_distance"]["values"][0]
+    (tmp_path / "p.json").write_text(text.replace(f"{first}", "NaN", 1))
+    with pytest.raises(ProfileError, match="finite"):
+        read_profile(tmp_path / "p.json")
+
+
+def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="cannot read"):
+        read_profile(tmp_path / "none.json")
+
+
+# --- merging
+
+
+def test_merging_keeps_hardware_pairs_apart_and_counts_a_claim_once() -> None:
+    one, two = draws(HONEST, 30, 0), draws(HONEST, 40, 1)
+    merged = profile(one, "A").merged(profile(two, "B")).merged(profile(one[:10], "A"))
+    assert merged.claims == 70
+    assert [len(g.records) for g in merged.groups] == [30, 40]
+    grown = profile(one, "A").merged(profile(two, "A"))
+    assert [len(g.records) for g in grown.groups] == [70]
+
+
+def test_merging_joins_attacks_and_baseline() -> None:
+    one = profile(draws(HONEST, 20, 0)).with_attack("int4", draws(INT4, 4, 1))
+    two = profile(draws(HONEST, 20, 2)).with_attack("int4", draws(INT4, 4, 3))
+    two = two.with_attack("int8", draws(INT8, 2, 4))
+    merged = one.merged(two)
+    assert {name: len(records) for name, records in merged.attacks.items()} == {
+        "int4": 8,
+        "int8": 2,
+    }
+
+
+def test_other_paths_modes_and_models_do_not_merge() -> None:
+    ours = profile(draws(HONEST, 20, 0))
+    forward = [m.model_copy(update={"path": "prefill"}) for m in draws(HONEST, 20, 0)]
+    with pytest.raises(ProfileError, match="another path"):
+        ours.merged(profile(forward))
+    other_key = ours.groups[0].key.model_copy(
+        update={"validator": ours.groups[0].key.validator.model_copy(update={"model": "n"})}
+    )
+    other = Profile(
+        name="n",
+        path="decode",
+        mode="raw_logprobs",
+        groups=(ours.groups[0].model_copy(update={"key": other_key}),),
+    )
+    with pytest.raises(ProfileError, match="another model"):
+        ours.merged(other)
+
+
+def test_an_attack_of_another_path_is_refused() -> None:
+    ours = profile(draws(HONEST, 20, 0))
+    forward = [m.model_copy(update={"path": "prefill"}) for m in draws(INT4, 2, 0)]
+    with pytest.raises(ProfileError, match="by path prefill"):
+        ours.with_attack("int4", forward)
+    with pytest.raises(ProfileError, match="no claim"):
+        ours.with_attack("int4", [])
+    with pytest.raises(ProfileError, match="baseline"):
+        ours.with_attack("zero-knowledge", draws(INT4, 2, 0))
+
+
+def test_an_unknown_attack_lists_those_known() -> None:
+    ours = profile(draws(HONEST, 20, 0)).with_attack("int4", draws(INT4, 4, 1))
+    with pytest.raises(ProfileError, match="known: int4"):
+        ours.measured("fp8")
+    assert len(ours.measured("int4")) == 4
+
+
+def test_a_changed_copy_has_its_own_nulls_and_id() -> None:
+    ours = profile(draws(HONEST, 30, 0))
+    before = ours.id, len(ours.nulls["value_distance"].samples[0])
+    grown = ours.merged(profile(draws(HONEST, 30, 1)))
+    assert grown.id != before[0]
+    assert len(grown.nulls["value_distance"].samples[0]) == 60
+
+
+# --- which profile fits
+
+
+def pair(engine: EngineIdentity, path: str = "decode") -> tuple[Claim, Replay]:
+    held = positions(20)
+    validator = ENGINE.model_copy(update={"hardware": "A"})
+    claim = claim_of(held, engine=engine)
+    return claim, replay_of(held, engine=validator, path=path)
+
+
+A = ENGINE.model_copy(update={"hardware": "A"})
+
+
+def test_the_profile_of_the_same_conditions_fits() -> None:
+    ours = profile(draws(HONEST, 30, 0))
+    match = find_profile([ours], *pair(A))
+    assert match.profile is not None
+    assert match.profile.id == ours.id
+    # Neither side knows these: listed, not passed over.
+    assert "the executor's attention backend" in match.unknown
+    assert "the executor's attention backend" in match.reason
+
+
+def test_a_profile_of_another_path_is_refused() -> None:
+    """Each path has its own null; a verdict never mixes them."""
+    match = find_profile([profile(draws(HONEST, 30, 0))], *pair(A, "prefill"))
+    assert match.profile is None
+    assert "path is prefill, the profile's decode" in match.reason
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "word"),
+    [
+        ("dtype", "float32", "dtype is float32, the profile's bfloat16"),
+        ("engine_version", "0.33.0", "engine version"),
+        ("runner", "v2", "runner"),
+        ("hardware", "B", "hardware is B, the profile's A"),
+        ("model", "other", "model is other, the profile's m"),
+    ],
+)
+def test_a_field_that_differs_refuses(field: str, value: str, word: str) -> None:
+    match = find_profile(
+        [profile(draws(HONEST, 30, 0))], *pair(A.model_copy(update={field: value}))
+    )
+    assert match.profile is None
+    assert word in match.reason
+    assert "executor" in match.reason
+
+
+@pytest.mark.parametrize("field", ["dtype", "hardware", "runner", "engine_version"])
+def test_an_unknown_field_never_matches_silently(field: str) -> None:
+    engine = A.model_copy(update={field: None})
+    ours = profile(draws(HONEST, 30, 0))
+    refused = find_profile([ours], *pair(engine))
+    assert refused.profile is None
+    assert field.replace("_", " ") in refused.reason
+    allowed = find_profile([ours], *pair(engine), allow_unknown=True)
+    assert allowed.profile is not None
+    assert any(field.replace("_", " ") in name for name in allowed.unknown)
+
+
+def test_a_field_the_profile_does_not_know_is_no_match_either() -> None:
+    ours = profile(draws(HONEST, 30, 0), hardware=None)
+    assert "hardware" in find_profile([ours], *pair(A)).reason
+    assert find_profile([ours], *pair(A)).profile is None
+
+
+def test_unknown_hardware_is_held_to_the_noisiest_pair_that_may_be_its() -> None:
+    calm, noisy = draws(HONEST, 100, 0), draws(Law(distance=0.03), 100, 1)
+    merged = Profile(
+        name="m",
+        path="decode",
+        mode="raw_logprobs",
+        groups=(
+            group(calm, "A"),
+            group(noisy, "A").model_copy(
+                update={
+                    "key": key().model_copy(
+                        update={"executor": key(hardware="B").executor},
+                    )
+                }
+            ),
+        ),
+    )
+    values = [0.03] * 64
+    known = find_profile([merged], *pair(A)).profile
+    unknown = find_profile(
+        [merged], *pair(A.model_copy(update={"hardware": None})), allow_unknown=True
+    ).profile
+    assert known is not None
+    assert unknown is not None
+    strict = known.nulls["value_distance"].p_upper(values)
+    wide = unknown.nulls["value_distance"].p_upper(values)
+    assert strict is not None
+    assert wide is not None
+    assert strict < 1e-3
+    assert wide > 0.1
+
+
+def test_a_digest_decides_over_names() -> None:
+    """A served alias is the same model when the weights' digests agree."""
+    engine = A.model_copy(update={"model_digest": "d" * 64})
+    named = engine.model_copy(update={"model": "folder/alias"})
+    held = positions(20)
+    claim, replay = claim_of(held, engine=engine), replay_of(held, engine=engine)
+    k = key().model_copy(
+        update={
+            side: key().executor.model_copy(update={"model_digest": "d" * 64})
+            for side in ("executor", "validator")
+        }
+    )
+    ours = Profile(
+        name="m",
+        path="decode",
+        mode="raw_logprobs",
+        groups=(group(draws(HONEST, 30, 0)).model_copy(update={"key": k}),),
+    )
+    assert find_profile([ours], claim, replay).profile is not None
+    assert find_profile([ours], claim.model_copy(update={"engine": named}), replay).profile
+    other = engine.model_copy(update={"model_digest": "e" * 64})
+    refused = find_profile([ours], claim.model_copy(update={"engine": other}), replay)
+    assert refused.profile is None
+
+
+def test_of_several_that_fit_the_larger_is_taken_and_none_says_why() -> None:
+    small, large = profile(draws(HONEST, 25, 0)), profile(draws(HONEST, 50, 1), name="large")
+    match = find_profile([small, large], *pair(A))
+    assert match.profile is not None
+    assert match.profile.id == large.id
+    assert find_profile([], *pair(A)).reason == "no profile was given"
+
+
+def test_a_null_without_samples_says_so() -> None:
+    empty = Null("value_distance", (Sample(np.empty((0, len(LADDER))), np.empty(0)),))
+    assert empty.p_upper([0.1] * 64) is None
+    assert empty.p_lower([0.1] * 64) is None
+
+
+def test_a_record_leaves_out_what_is_too_short() -> None:
+    short = measurement("c", {"value_distance": np.ones(7), "choice_mismatch": np.ones(8)})
+    assert list(record_of(short).series) == ["choice_mismatch"]
