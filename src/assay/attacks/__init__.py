@@ -1,0 +1,1 @@
+"""The red-team kit: claims and vectors as a cheating executor would make them."""

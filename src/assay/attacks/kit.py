@@ -1,0 +1,226 @@
+"""The whole kit: which servers to start, in which order, and what to ask of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.attacks.catalogue import ATTACKS, HONEST_RUNS, REAL, Attack, Executor, Run
+from assay.attacks.produce import LAUNDRY, Amount, Say, attacked, fill_replays, fill_run, made_of
+from assay.attacks.servers import serving
+from assay.attacks.traces import Traces
+from assay.attacks.vectors import (
+    BATCHES,
+    BLOCK,
+    NONCES,
+    VECTOR_ATTACKS,
+    VectorAttack,
+    VectorFiles,
+    computed,
+    send,
+)
+from assay.claims.claim import Claim
+from assay.errors import SettingsError
+from assay.replay.client import EngineClient, HttpEngineClient
+from assay.replay.request import PathChoice
+from assay.settings import ClientSettings
+
+HONEST_AMOUNTS: Mapping[str, Amount] = {
+    "honest": Amount(260),
+    "honest-alone": Amount(60),
+    "honest-bfloat16": Amount(110),
+    "honest-processed": Amount(80),
+    "honest-free": Amount(80),
+}
+"""Honest claims a condition: 590 in all."""
+COMPUTED = "poc-computed"
+"""The validator's own vectors, which are also the published ones a forger learns from."""
+
+
+@dataclass(frozen=True)
+class Kit:
+    """Where things are. ``model`` is the honest folder."""
+
+    traces: Traces
+    vectors: VectorFiles
+    model: Path
+    logs: Path
+    environment: Mapping[str, str]
+    settings: ClientSettings
+    say: Say
+
+    def serve(self, executor: Executor) -> ServerSlot:
+        return ServerSlot(self, executor)
+
+
+class ServerSlot:
+    """A server that is started when it is first needed and ends with the block."""
+
+    def __init__(self, kit: Kit, executor: Executor) -> None:
+        self._kit, self._executor = kit, executor
+        self._stack = AsyncExitStack()
+        self._client: EngineClient | None = None
+
+    async def client(self) -> EngineClient:
+        """The server's client; the first call starts the server."""
+        if self._client is None:
+            self._kit.say(f"starting the server {self._executor.name}")
+            kit = self._kit
+            self._client = await self._stack.enter_async_context(
+                serving(self._executor, kit.model, kit.environment, kit.logs, kit.settings)
+            )
+        return self._client
+
+    async def __aenter__(self) -> ServerSlot:
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        await self._stack.aclose()
+
+
+def runs_needed(attacks: Sequence[Attack]) -> list[Run]:
+    """Every base run of ``attacks`` and every honest run, once, the honest ones first."""
+    runs = [*HONEST_RUNS, *(attack.base for attack in attacks)]
+    return list({run.name: run for run in runs}.values())
+
+
+async def fill_everything(kit: Kit, attacks: Sequence[Attack], amount: Amount) -> None:
+    """Make whatever is missing of claims, vectors and replays; one server at a time."""
+    runs = runs_needed(attacks)
+    for executor in dict.fromkeys(run.executor for run in runs):
+        async with kit.serve(executor) as slot:
+            for run in (run for run in runs if run.executor == executor):
+                wanted = HONEST_AMOUNTS.get(run.name, amount)
+                if len(made_of(kit.traces.claims(run.name), run.name, wanted)) < wanted.claims:
+                    await fill_run(await slot.client(), kit.traces, run, wanted, kit.say)
+            await _fill_vectors(kit, slot, executor)
+    async with kit.serve(REAL) as slot:
+        await _launder(kit, slot, attacks, amount)
+        for path in ("decode", "prefill"):
+            await _replay_all(kit, slot, attacks, amount, path)
+
+
+async def _fill_vectors(kit: Kit, slot: ServerSlot, executor: Executor) -> None:
+    """The vectors that ``executor`` sends; on the real server those that everybody is held to."""
+    for attack in VECTOR_ATTACKS:
+        learns = attack.trick in ("mean", "search")
+        if attack.executor == executor and not learns and not kit.vectors.has(attack.name):
+            kit.say(f"{attack.name}: {NONCES} vectors")
+            kit.vectors.write(attack.name, await send(attack, await slot.client(), None))
+    if executor != REAL:
+        return
+    if not kit.vectors.has(COMPUTED):
+        kit.vectors.write(
+            COMPUTED, await computed(await slot.client(), BLOCK, range(NONCES), BATCHES[1])
+        )
+    for attack in VECTOR_ATTACKS:
+        if attack.trick in ("mean", "search"):
+            await _fill_forgery(kit, slot, attack)
+
+
+async def _fill_forgery(kit: Kit, slot: ServerSlot, attack: VectorAttack) -> None:
+    if not kit.vectors.has(attack.name):
+        kit.vectors.write(attack.name, await send(attack, None, kit.vectors.read(COMPUTED)))
+    if not kit.vectors.has(f"{attack.name}-computed"):
+        kit.say(f"{attack.name}: {NONCES} vectors recomputed")
+        nonces = list(kit.vectors.read(attack.name).vectors)
+        body = await computed(await slot.client(), BLOCK, nonces, BATCHES[1])
+        kit.vectors.write(f"{attack.name}-computed", body)
+
+
+async def _launder(kit: Kit, slot: ServerSlot, attacks: Sequence[Attack], amount: Amount) -> None:
+    """The launderer's replays, one set for each executor that writes."""
+    for run in {a.base.name: a.base for a in attacks if a.edit == "launder"}.values():
+        claims = made_of(kit.traces.claims(run.name), run.name, amount)
+        if any(claim.id not in kit.traces.replays(run.name, LAUNDRY) for claim in claims):
+            kit.say(f"laundering {run.name}")
+            await fill_replays(
+                await slot.client(), kit.traces, run.name, claims, as_path=LAUNDRY, batch=run.batch
+            )
+
+
+async def _replay_all(
+    kit: Kit, slot: ServerSlot, attacks: Sequence[Attack], amount: Amount, path: PathChoice
+) -> None:
+    """The validator's replays of everything by one path."""
+    for name, claims in everything(kit.traces, attacks, amount):
+        done = kit.traces.replays(name, path)
+        if all(claim.id in done for claim in claims):
+            continue
+        kit.say(f"{path}: replaying {len(claims)} claims of {name}")
+        await fill_replays(await slot.client(), kit.traces, name, claims, path=path)
+
+
+def everything(
+    traces: Traces, attacks: Sequence[Attack], amount: Amount
+) -> list[tuple[str, list[Claim]]]:
+    """Every honest run and every attack with its claims."""
+    honest = [
+        (run.name, made_of(traces.claims(run.name), run.name, HONEST_AMOUNTS.get(run.name, amount)))
+        for run in HONEST_RUNS
+    ]
+    return [*honest, *((a.name, attacked(traces, a, amount)) for a in attacks)]
+
+
+async def produce_one(
+    kit: Kit, attack: Attack, amount: Amount, server: str | None, real: str | None
+) -> list[Claim]:
+    """The claims of one attack, from servers at the given addresses or started for it.
+
+    ``server`` is the cheating executor's address, ``real`` the real model's, which only laundering
+    asks. Raises ReplayError when a server does not answer, ClaimError when an answer is no claim.
+    """
+    async with AsyncExitStack() as stack:
+        writer = await _at(kit, stack, attack.base.executor, server)
+        await fill_run(writer, kit.traces, attack.base, amount, kit.say)
+        if attack.edit == "launder":
+            if attack.base.executor == REAL and real is None:
+                launderer = writer
+            else:
+                launderer = await _at(kit, stack, REAL, real)
+            claims = made_of(kit.traces.claims(attack.base.name), attack.base.name, amount)
+            await fill_replays(
+                launderer,
+                kit.traces,
+                attack.base.name,
+                claims,
+                as_path=LAUNDRY,
+                batch=attack.base.batch,
+            )
+    return attacked(kit.traces, attack, amount)
+
+
+async def produce_vectors(kit: Kit, attack: VectorAttack, server: str | None) -> dict[str, Any]:
+    """The vectors of one attack, as the JSON of a file; ``server`` is its executor's address.
+
+    A forgery learns from vectors that the real server publishes. Raises ReplayError when the
+    server fails.
+    """
+    async with AsyncExitStack() as stack:
+        client = await _at(kit, stack, attack.executor, server)
+        if attack.trick not in ("mean", "search"):
+            return await send(attack, client, None)
+        kit.vectors.write(COMPUTED, await computed(client, BLOCK, range(NONCES), BATCHES[1]))
+        return await send(attack, None, kit.vectors.read(COMPUTED))
+
+
+async def _at(
+    kit: Kit, stack: AsyncExitStack, executor: Executor, address: str | None
+) -> EngineClient:
+    if address is not None:
+        return await stack.enter_async_context(HttpEngineClient(address, kit.settings))
+    kit.say(f"starting the server {executor.name}")
+    return await stack.enter_async_context(
+        serving(executor, kit.model, kit.environment, kit.logs, kit.settings)
+    )
+
+
+def chosen(names: Sequence[str]) -> list[Attack]:
+    """The attacks of those names, all of them for none. SettingsError for an unknown name."""
+    unknown = [name for name in names if name not in {attack.name for attack in ATTACKS}]
+    if unknown:
+        raise SettingsError(f"no attack is called {', '.join(unknown)}")
+    return [attack for attack in ATTACKS if not names or attack.name in names]
