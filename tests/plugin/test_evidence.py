@@ -16,7 +16,7 @@ def step(
     size = batch or len(rows)
     at = torch.arange(size)
     ints = torch.stack((base + at, base + 100 + at, base + 200 + at))
-    floats = torch.stack((-(base + at.float()), -(base + 50 + at.float())))
+    floats = torch.stack([-(base + 50 * column + at.float()) for column in range(6)])
     store.add(ints, floats, tuple((row, *spec) for row, spec in enumerate(rows)))
 
 
@@ -33,6 +33,10 @@ def test_a_replay_is_given_back_once_as_plain_data() -> None:
         "rank_processed": [200, 211],
         "logprob_raw": [0.0, -11.0],
         "logprob_processed": [-50.0, -61.0],
+        "drawn_raw": [-100.0, -111.0],
+        "drawn_processed": [-150.0, -161.0],
+        "noise_drawn": [-200.0, -211.0],
+        "noise_forced": [-250.0, -261.0],
     }
     taken = EvidenceStore().take("a")
     assert taken is None
@@ -144,13 +148,15 @@ def test_what_is_remembered_of_gone_replays_is_bounded_too() -> None:
 def test_minus_infinity_and_large_ids_survive() -> None:
     store = EvidenceStore()
     ints = torch.tensor([[2**31 - 1], [1], [151_936]])
-    floats = torch.tensor([[-torch.inf], [-0.5]])
+    floats = torch.tensor([[-torch.inf], [-0.5], [-0.1], [-0.2], [torch.nan], [0.0]])
     store.add(ints, floats, ((0, "a", 0, 1),))
     taken = store.take("a")
     assert taken is not None
     assert taken["drawn"] == [2**31 - 1]
     assert taken["rank_processed"] == [151_936]
     assert taken["logprob_raw"] == [-np.inf]
+    assert np.isnan(taken["noise_drawn"][0])
+    assert taken["noise_forced"] == [0.0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -173,9 +179,9 @@ def test_many_replays_in_mixed_batches_against_a_plain_dictionary(seed: int) -> 
     assert (len(store), store.positions) == (0, 0)
 
 
-def test_a_record_costs_21_bytes_a_position() -> None:
-    """The number the bound of 84 MiB a worker rests on (``constants.py``)."""
+def test_a_record_costs_37_bytes_a_position() -> None:
+    """The number the bound of 148 MiB a worker rests on (``constants.py``)."""
     store = EvidenceStore()
     step(store, ("a", 0, 1000))
     record = store._records["a"]
-    assert record.ints.nbytes + record.floats.nbytes + record.seen.nbytes == 21 * 1000
+    assert record.ints.nbytes + record.floats.nbytes + record.seen.nbytes == 37 * 1000

@@ -13,10 +13,11 @@ from tests.plugin.syncs import count, on_meta
 from tests.plugin.v1_batch import PROCESSED, RAW, VOCAB, Row, metadata, mixed, random_logits
 from vllm.v1.sample.sampler import Sampler
 
-from assay.plugin import select
+from assay.plugin import select, tape
 from assay.plugin.evidence import EvidenceStore
 from assay.plugin.rows import StepPlan
 from assay.plugin.sampler_v1 import AssaySamplerV1
+from assay.plugin.tape_v1 import splitmix_noise
 
 BATCH = 6
 MODES = {
@@ -31,19 +32,24 @@ MODES = {
 def plan(modes: tuple[str, ...] = MODES["mixed"]) -> StepPlan:
     forced = np.array([-1, 5, -1, 7, -1, 9], dtype=np.int64)
     evidence = tuple((row, f"k{row}", 0, 4) for row in (1, 3, 5))
-    return StepPlan(forced, modes, evidence)
+    return StepPlan(forced, modes, evidence, greedy=(1,), seeded=(3, 5))
 
 
 def hot_path(modes: tuple[str, ...], evidence: EvidenceStore) -> Callable[[], Any]:
     """What both samplers add to a step: upload, force, measure, keep, choose each row's numbers."""
     raw, processed = random_logits(BATCH), random_logits(BATCH, seed=6)
-    drawn = torch.arange(BATCH)
+    drawn = seeds = torch.arange(BATCH)
 
     def run() -> Any:
         step = select.upload(plan(modes), torch.device("cpu"))
         sampled = select.force(drawn, step)
+        ids = select.pairs(drawn, sampled)
+        noise = tape.gumbel(seeds[step.seeded], seeds[step.seeded], ids[step.seeded])
         ints, floats = select.measure(
-            drawn, sampled, select.log_probabilities(raw), select.log_probabilities(processed)
+            ids,
+            select.log_probabilities(raw),
+            select.log_probabilities(processed),
+            select.noise_columns(step, noise),
         )
         evidence.add(ints, floats, step.plan.evidence)
         return select.scores(raw, processed, step)
@@ -62,16 +68,25 @@ def test_the_hot_path_of_both_samplers_holds_no_sync(modes: tuple[str, ...]) -> 
 def test_the_hot_path_runs_without_any_data_to_read(modes: tuple[str, ...]) -> None:
     """On tensors without data every host read raises, those that dispatch nothing included."""
     step = select.upload(plan(modes), torch.device("cpu"))
-    empty = dataclasses.replace(
-        step, forced=on_meta(step.forced), raw=on_meta(step.raw), logits=on_meta(step.logits)
-    )
+    names = ("forced", "raw", "logits", "seeded", "source")
+    empty = dataclasses.replace(step, **{name: on_meta(getattr(step, name)) for name in names})
     raw, drawn = on_meta(random_logits(BATCH)), on_meta(torch.arange(BATCH))
-    sampled = select.force(drawn, empty)
-    ints, floats = select.measure(
-        drawn, sampled, select.log_probabilities(raw), select.log_probabilities(raw)
-    )
-    assert (ints.shape, ints.dtype) == ((3, BATCH), torch.int64)
-    assert (floats.shape, floats.dtype) == ((2, BATCH), torch.float32)
+    ids = select.pairs(drawn, select.force(drawn, empty))
+    of = ids[empty.seeded]
+    for noise in (
+        tape.gumbel(drawn[empty.seeded], drawn[empty.seeded], of),
+        tape.gumbel(drawn[empty.seeded], drawn[empty.seeded], of, fp64=True),
+        splitmix_noise(drawn[empty.seeded], of),
+        None,
+    ):
+        ints, floats = select.measure(
+            ids,
+            select.log_probabilities(raw),
+            select.log_probabilities(raw),
+            select.noise_columns(empty, noise),
+        )
+        assert (ints.shape, ints.dtype) == ((3, BATCH), torch.int64)
+        assert (floats.shape, floats.dtype) == ((6, BATCH), torch.float32)
     assert select.scores(raw, raw, empty).shape == (BATCH, VOCAB)
 
 

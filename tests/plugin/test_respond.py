@@ -32,7 +32,12 @@ def part(at: list[int], base: int = 0, runner: str = "v2", **changed: Any) -> di
         "rank_processed": [base + 20 + p for p in at],
         "logprob_raw": [-float(base + p) for p in at],
         "logprob_processed": [-float(base + 30 + p) for p in at],
+        "drawn_raw": [-float(base + 40 + p) for p in at],
+        "drawn_processed": [-float(base + 50 + p) for p in at],
+        "noise_drawn": [float(base + 60 + p) for p in at],
+        "noise_forced": [float(base + 70 + p) for p in at],
         "runner": runner,
+        "tape": {"runner": runner, "generation": 1, "fp64": False, "device": "cpu"},
     }
     return {**made, **changed}
 
@@ -41,6 +46,7 @@ def test_the_field_is_the_documented_one() -> None:
     assert evidence_field(JOB, [part([0, 1, 2, 3])]) == {
         "version": 1,
         "runner": "v2",
+        "tape": {"runner": "v2", "generation": 1, "fp64": False, "device": "cpu"},
         "logprobs_mode": "processed_logprobs",
         "mode_source": "inferred",
         "inferred": {"low_id_ratio": 0.3, "entries": 40},
@@ -50,6 +56,10 @@ def test_the_field_is_the_documented_one() -> None:
         "rank_processed": [20, 21, 22, 23],
         "logprob_raw": [0.0, -1.0, -2.0, -3.0],
         "logprob_processed": [-30.0, -31.0, -32.0, -33.0],
+        "drawn_raw": [-40.0, -41.0, -42.0, -43.0],
+        "drawn_processed": [-50.0, -51.0, -52.0, -53.0],
+        "noise_drawn": [60.0, 61.0, 62.0, 63.0],
+        "noise_forced": [70.0, 71.0, 72.0, 73.0],
         "grammar_conflict": None,
         "complete": True,
     }
@@ -103,6 +113,17 @@ def test_case10_minus_infinity_becomes_null_and_the_body_is_strict_json() -> Non
     assert field["logprob_raw"] == [-1.0, -2.0, None, None]
     assert field["logprob_processed"] == [None, -1.0, None, -1.0]
     assert field["grammar_conflict"] == 2
+    json.dumps(field, allow_nan=False)
+
+
+def test_noise_that_cannot_be_repeated_is_null_and_the_body_is_strict_json() -> None:
+    """An unseeded request beside a seeded one: NaN in the worker, null in the field."""
+    field = evidence_field(
+        JOB,
+        [part([0, 1, 2, 3], noise_drawn=[math.nan, 0.5, math.inf, 0.0], noise_forced=[0.0] * 4)],
+    )
+    assert field["noise_drawn"] == [None, 0.5, None, 0.0]
+    assert field["noise_forced"] == [0.0] * 4
     json.dumps(field, allow_nan=False)
 
 

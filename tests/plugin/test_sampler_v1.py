@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.plugin.tapes import v1_noise
 from tests.plugin.v1_batch import (
     PROCESSED,
     RAW,
@@ -295,6 +296,8 @@ def test_evidence_is_what_numpy_computes_from_the_logits(dtype: torch.dtype) -> 
         shaped = exact[at] / temperature
         shaped = np.where(shaped >= np.sort(shaped)[-keep], shaped, -np.inf)
         processed = log_softmax(shaped)
+        seed = rows[at].params.get("seed")
+        noise = np.zeros(VOCAB) if seed is None else v1_noise(step.sampler, seed, VOCAB)
         assert step.sampler.assay_evidence.take(key) == {
             "size": len(rows[at].trace or ()),
             "at": [len(rows[at].outputs)],
@@ -303,6 +306,10 @@ def test_evidence_is_what_numpy_computes_from_the_logits(dtype: torch.dtype) -> 
             "rank_processed": [int((processed >= processed[token]).sum())],
             "logprob_raw": [pytest.approx(raw[token], abs=2e-5)],
             "logprob_processed": [pytest.approx(processed[token], abs=2e-5)],
+            "drawn_raw": [pytest.approx(raw[drawn[at]], abs=2e-5)],
+            "drawn_processed": [pytest.approx(processed[drawn[at]], abs=2e-5)],
+            "noise_drawn": [pytest.approx(noise[drawn[at]], abs=2e-5)],
+            "noise_forced": [pytest.approx(noise[token], abs=2e-5)],
         }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import vllm
+from vllm.platforms import current_platform
 from vllm.sampling_params import SamplingParams
 
 from assay.errors import SurfaceError
@@ -249,9 +250,17 @@ V1, V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"
 
 @pytest.mark.parametrize(("module", "name"), [(V1, "v1"), (V2, "v2"), ("my.runner", "unknown")])
 def test_f20_a_worker_says_which_runner_it_has(module: str, name: str) -> None:
-    ours = SimpleNamespace(assay_evidence=[])
+    ours = SimpleNamespace(assay_evidence=[], assay_generation=2, use_fp64_gumbel=False)
     status = worker(module, ours).assay_status()
     assert (status["runner"], status["sampler"], status["open_replays"]) == (name, "assay", 0)
+    assert status["tape"] == {"runner": name, "generation": 2, "fp64": False, "device": "cpu"}
+    assert status["hardware"] == current_platform.get_device_name()
+
+
+def test_a_worker_that_cannot_tell_its_noise_says_no_tape() -> None:
+    unknown = SimpleNamespace(assay_evidence=[], assay_generation=None, use_fp64_gumbel=False)
+    assert worker(V1, unknown).assay_status()["tape"] is None
+    assert worker(V1, None).assay_status()["tape"] is None
 
 
 def test_f20_both_runners_of_this_vllm_are_known_by_their_classes() -> None:

@@ -6,13 +6,20 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from assay.claims.assemble import MODES
-from assay.claims.claim import Evidence, LogprobsMode
+from assay.claims.claim import Evidence, LogprobsMode, Tape
 from assay.claims.fields import as_count, as_ids, as_list, as_logprob, as_object, show
 from assay.claims.positions import IMPOSSIBLE
 from assay.errors import ClaimError
 
 FIELD_VERSION = 1
 """Version of the response field; a change of meaning raises it."""
+
+COLUMNS = ("rank_raw", "rank_processed", "logprob_raw", "logprob_processed")
+LATER_COLUMNS = ("drawn_raw", "drawn_processed", "noise_drawn", "noise_forced")
+"""Lists beside ``drawn``; older plugins send none of the later ones."""
+
+MAX_NOISE = 128.0
+"""Bound on |Gumbel noise|: -log of the smallest single precision number is below 104."""
 
 ModeSource = Literal["explicit", "inferred", "deployment"]
 RUNNERS = ("v1", "v2")
@@ -50,6 +57,11 @@ def read_evidence(value: object) -> EvidenceReport:
         rank_processed=as_ids(field.get("rank_processed", []), "assay.rank_processed"),
         logprob_raw=_logprobs(field, "logprob_raw"),
         logprob_processed=_logprobs(field, "logprob_processed"),
+        drawn_raw=_logprobs(field, "drawn_raw"),
+        drawn_processed=_logprobs(field, "drawn_processed"),
+        noise_drawn=_noises(field, "noise_drawn"),
+        noise_forced=_noises(field, "noise_forced"),
+        tape=read_tape(field.get("tape"), "assay.tape"),
         grammar_conflict=as_count(field.get("grammar_conflict"), "assay.grammar_conflict"),
         complete=_flag(field, "complete"),
     )
@@ -81,11 +93,52 @@ def _logprobs(field: dict[str, Any], name: str) -> tuple[float | None, ...]:
     return tuple(None if number == IMPOSSIBLE else number for number in numbers)
 
 
+def _noises(field: dict[str, Any], name: str) -> tuple[float | None, ...]:
+    values = as_list(field.get(name, []), f"assay.{name}")
+    return tuple(_noise(value, f"assay.{name}[{i}]") for i, value in enumerate(values))
+
+
+def _noise(value: object, path: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ClaimError(f"expected a number or null, found {show(value)}", field=path)
+    if not -MAX_NOISE <= value <= MAX_NOISE:  # NaN and infinities too
+        raise ClaimError(f"{show(value)} is no Gumbel noise a sampler can draw", field=path)
+    return float(value)
+
+
+def read_tape(value: object, path: str) -> Tape | None:
+    """What turned a seed into draws, as the plugin writes it; ``None`` where it could not tell.
+
+    Raises ClaimError naming the field for anything else. Unknown keys are ignored: a newer plugin
+    may say more.
+    """
+    if value is None:
+        return None
+    field = as_object(value, path)
+    runner, device = field.get("runner"), field.get("device")
+    generation, fp64 = as_count(field.get("generation"), f"{path}.generation"), field.get("fp64")
+    if runner not in RUNNERS:
+        raise ClaimError(
+            f"expected one of {', '.join(RUNNERS)}, found {show(runner)}", field=f"{path}.runner"
+        )
+    if generation is None:
+        raise ClaimError("is missing", field=f"{path}.generation")
+    if not isinstance(fp64, bool):
+        raise ClaimError(f"expected true or false, found {show(fp64)}", field=f"{path}.fp64")
+    if device is not None and not isinstance(device, str):
+        raise ClaimError(f"expected text, found {show(device)}", field=f"{path}.device")
+    return Tape(
+        runner=cast(Literal["v1", "v2"], runner), generation=generation, fp64=fp64, device=device
+    )
+
+
 def _check_lengths(evidence: Evidence) -> None:
     drawn = len(evidence.drawn)
-    for name in ("rank_raw", "rank_processed", "logprob_raw", "logprob_processed"):
+    for name in (*COLUMNS, *LATER_COLUMNS):
         length = len(getattr(evidence, name))
-        if length != drawn:
+        if length != drawn and (length or name in COLUMNS):
             raise ClaimError(
                 f"has {length} entries and assay.drawn has {drawn}", field=f"assay.{name}"
             )

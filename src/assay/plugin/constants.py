@@ -37,7 +37,10 @@ replay is freed when its response ends, so this is reached only if API servers d
 so. The oldest is dropped then, and its evidence reported as incomplete."""
 
 MAX_OPEN_POSITIONS: Final = 4_194_304
-"""Positions over all open replays: 21 bytes each, so at most 84 MiB of host memory a worker."""
+"""Positions over all open replays: 37 bytes each, so at most 148 MiB of host memory a worker."""
+
+GREEDY_BELOW: Final = 1e-5
+"""vLLM samples greedily below this temperature, on both runners (``SamplingParams``)."""
 
 SUPPORTED_ENGINES: Final = ("0.31", "0.32", "0.33")
 """vLLM minor versions whose private names were checked (see ``surfaces.py``)."""

@@ -9,13 +9,25 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from assay.plugin.constants import MAX_OPEN_POSITIONS, MAX_OPEN_REPLAYS
+
+INT_COLUMNS: Final = ("drawn", "rank_raw", "rank_processed")
+FLOAT_COLUMNS: Final = (
+    "logprob_raw",
+    "logprob_processed",
+    "drawn_raw",
+    "drawn_processed",
+    "noise_drawn",
+    "noise_forced",
+)
+NOISE_COLUMNS: Final = FLOAT_COLUMNS[4:]
+"""Order of :func:`assay.plugin.select.measure`. A noise of NaN means that it cannot be repeated."""
 
 
 @dataclass
@@ -28,8 +40,8 @@ class _Record:
     seen: npt.NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ints = np.zeros((3, self.size), dtype=np.int32)
-        self.floats = np.zeros((2, self.size), dtype=np.float32)
+        self.ints = np.zeros((len(INT_COLUMNS), self.size), dtype=np.int32)
+        self.floats = np.zeros((len(FLOAT_COLUMNS), self.size), dtype=np.float32)
         self.seen = np.zeros(self.size, dtype=np.bool_)
 
 
@@ -68,7 +80,7 @@ class EvidenceStore:
         floats: torch.Tensor,
         rows: tuple[tuple[int, str, int, int], ...],
     ) -> None:
-        """Keep one step: ``ints`` [3, batch], ``floats`` [2, batch], rows (row, key, position, length)."""
+        """Keep one step: ``ints`` [3, batch], ``floats`` [6, batch], rows (row, key, position, length)."""
         copied = None
         if ints.is_cuda:
             ints = ints.to("cpu", non_blocking=True)
@@ -96,11 +108,8 @@ class EvidenceStore:
         return {
             "size": record.size,
             "at": at.tolist(),
-            "drawn": record.ints[0, at].tolist(),
-            "rank_raw": record.ints[1, at].tolist(),
-            "rank_processed": record.ints[2, at].tolist(),
-            "logprob_raw": record.floats[0, at].tolist(),
-            "logprob_processed": record.floats[1, at].tolist(),
+            **dict(zip(INT_COLUMNS, record.ints[:, at].tolist(), strict=True)),
+            **dict(zip(FLOAT_COLUMNS, record.floats[:, at].tolist(), strict=True)),
         }
 
     def drop(self, key: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from assay.plugin.constants import RESPONSE_FIELD, RESPONSE_VERSION
+from assay.plugin.evidence import FLOAT_COLUMNS, INT_COLUMNS, NOISE_COLUMNS
 from assay.plugin.ingest import Job
 
 Fetch = Callable[[], Awaitable[dict[str, Any]]]
@@ -22,11 +23,11 @@ def evidence_field(job: Job, parts: list[dict[str, Any] | None]) -> dict[str, An
     (the replay was cut, or the store was full); arrays then end before the first missing one.
     """
     seen: dict[int, tuple[dict[str, Any], int]] = {}
-    runner = "v1"
+    runner, tape = "v1", None
     for part in parts:
         if part is None:
             continue
-        runner = part["runner"]
+        runner, tape = part["runner"], part["tape"]
         for index, position in enumerate(part["at"]):
             seen.setdefault(position, (part, index))
     length = 0
@@ -37,18 +38,20 @@ def evidence_field(job: Job, parts: list[dict[str, Any] | None]) -> dict[str, An
         return [seen[position][0][name][seen[position][1]] for position in range(length)]
 
     raw = column("logprob_raw")
+    numbers = {
+        name: [_noise(v) if name in NOISE_COLUMNS else _number(v) for v in column(name)]
+        for name in FLOAT_COLUMNS
+    }
     return {
         "version": RESPONSE_VERSION,
         "runner": runner,
+        "tape": tape,
         "logprobs_mode": job.mode,
         "mode_source": job.mode_source,
         "inferred": job.inferred,
         "positions": length,
-        "drawn": column("drawn"),
-        "rank_raw": column("rank_raw"),
-        "rank_processed": column("rank_processed"),
-        "logprob_raw": [_number(value) for value in raw],
-        "logprob_processed": [_number(value) for value in column("logprob_processed")],
+        **{name: column(name) for name in INT_COLUMNS},
+        **numbers,
         # The grammar's mask is applied before the sampler: the only way a forced id can be
         # impossible in the raw distribution. Position of the first such id.
         "grammar_conflict": next((i for i, v in enumerate(raw) if v == -math.inf), None),
@@ -97,3 +100,8 @@ async def with_chunk(stream: AsyncIterator[Any], fetch: Fetch) -> AsyncIterator[
 def _number(value: float) -> float | None:
     """JSON has no infinities: -inf (impossible) becomes null."""
     return None if value == -math.inf else value
+
+
+def _noise(value: float) -> float | None:
+    """Noise that cannot be repeated is NaN in the store and null in JSON."""
+    return value if math.isfinite(value) else None

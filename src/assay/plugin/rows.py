@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from assay.plugin.constants import KEY_ARG, MODE_ARG, NOT_FORCED, TRACE_ARG
+from assay.plugin.constants import GREEDY_BELOW, KEY_ARG, MODE_ARG, NOT_FORCED, TRACE_ARG
 
 LOGIT_MODES: Final = ("raw_logits", "processed_logits")
 RAW_MODES: Final = ("raw_logprobs", "raw_logits")
@@ -24,15 +24,24 @@ class RowState:
     """One request that carries fields of ours.
 
     ``trace`` [positions] int64 ids to force, or ``None``; ``mode`` its own log probability mode,
-    or ``None`` for the deployment's; ``key`` names its evidence.
+    or ``None`` for the deployment's; ``key`` names its evidence. ``greedy`` rows draw without
+    noise, ``seeded`` ones with noise that can be drawn again.
     """
 
     key: str | None
     trace: npt.NDArray[np.int64] | None
     mode: str | None
+    greedy: bool = False
+    seeded: bool = False
 
 
-def row_state(extra_args: dict[str, Any] | None, vocab_size: int) -> RowState | None:
+def row_state(
+    extra_args: dict[str, Any] | None,
+    vocab_size: int,
+    *,
+    temperature: float = 1.0,
+    seed: int | None = None,
+) -> RowState | None:
     """Read ``SamplingParams.extra_args``; ``None`` for an ordinary request.
 
     The HTTP layer has validated the ids. A trace that arrived by another road and does not fit the
@@ -46,7 +55,14 @@ def row_state(extra_args: dict[str, Any] | None, vocab_size: int) -> RowState | 
         trace = np.asarray(ids, dtype=np.int64)
         if trace.ndim != 1 or not trace.size or trace.min() < 0 or trace.max() >= vocab_size:
             trace = None
-    return RowState(extra_args.get(KEY_ARG), trace, extra_args.get(MODE_ARG))
+    greedy = temperature < GREEDY_BELOW
+    return RowState(
+        extra_args.get(KEY_ARG),
+        trace,
+        extra_args.get(MODE_ARG),
+        greedy=greedy,
+        seeded=seed is not None and not greedy,
+    )
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,9 @@ class StepPlan:
     modes: tuple[str, ...]
     evidence: tuple[tuple[int, str, int, int], ...]
     """(row, key, position, length of the trace)"""
+    greedy: tuple[int, ...] = ()
+    seeded: tuple[int, ...] = ()
+    """Rows with evidence that draw without noise, and with noise that can be drawn again."""
 
     @property
     def forces(self) -> bool:
@@ -79,6 +98,8 @@ def plan_step(
     forced: npt.NDArray[np.int64] | None = None
     modes: list[str] | None = None
     evidence: list[tuple[int, str, int, int]] = []
+    greedy: list[int] = []
+    seeded: list[int] = []
     for row, state, position in rows:
         trace = state.trace
         if trace is not None and 0 <= position < trace.size:
@@ -87,6 +108,10 @@ def plan_step(
             forced[row] = trace[position]
             if state.key is not None:
                 evidence.append((row, state.key, position, trace.size))
+                if state.greedy:
+                    greedy.append(row)
+                elif state.seeded:
+                    seeded.append(row)
         if state.mode is not None and state.mode != deployment:
             if modes is None:
                 modes = [deployment] * batch
@@ -95,4 +120,10 @@ def plan_step(
         return None
     if forced is None:
         forced = np.full(batch, NOT_FORCED, dtype=np.int64)
-    return StepPlan(forced, tuple(modes or [deployment] * batch), tuple(evidence))
+    return StepPlan(
+        forced,
+        tuple(modes or [deployment] * batch),
+        tuple(evidence),
+        greedy=tuple(greedy),
+        seeded=tuple(seeded),
+    )

@@ -21,6 +21,7 @@ from vllm.v1.sample.sampler import Sampler
 from assay.plugin import select
 from assay.plugin.evidence import EvidenceStore
 from assay.plugin.rows import RowState, StepPlan, plan_step, row_state
+from assay.plugin.tape_v1 import SequentialTape
 
 
 class RowBook(LogitsProcessor):
@@ -47,7 +48,12 @@ class RowBook(LogitsProcessor):
         for index in batch_update.removed:
             self.rows.pop(index, None)
         for index, params, _prompt_ids, output_ids in batch_update.added:
-            state = row_state(params.extra_args, self.vocab_size)
+            state = row_state(
+                params.extra_args,
+                self.vocab_size,
+                temperature=params.temperature,
+                seed=params.seed,
+            )
             if state is None:
                 self.rows.pop(index, None)  # an added request may replace one of ours
             else:
@@ -80,9 +86,15 @@ class AssaySamplerV1(Sampler):
         # FlashInfer and aiter kernels never expose processed logits (F10): steps with a row of ours
         # use this one, which vLLM itself picks when the deployment asks for processed numbers.
         self.assay_native = TopKTopPSampler("processed_logits", self.use_fp64_gumbel)
+        self.assay_tape = SequentialTape.of(self.assay_native, fp64=self.use_fp64_gumbel)
         self.assay_evidence = EvidenceStore()
         self._assay_step: select.StepTensors | None = None
         self._assay_raw: torch.Tensor | None = None
+
+    @property
+    def assay_generation(self) -> int | None:
+        """Number of the noise function (``scoring/tape.py``); ``None`` = not one known here."""
+        return self.assay_tape.generation
 
     def forward(
         self,
@@ -119,6 +131,8 @@ class AssaySamplerV1(Sampler):
         step, raw = self._assay_step, self._assay_raw
         if step is None or raw is None:
             return super().sample(logits, sampling_metadata, logprobs_mode_override)
+        # Stock code consumes the generators of seeded rows: copies draw the same noise afterwards.
+        copies = self.assay_tape.copies(sampling_metadata.generators, step.plan.seeded)
         stock = self.topk_topp_sampler
         self.topk_topp_sampler = self.assay_native
         try:
@@ -130,12 +144,14 @@ class AssaySamplerV1(Sampler):
             processed = logits
         sampled = select.force(drawn, step)
         if step.plan.evidence:
+            ids = select.pairs(drawn, sampled)
+            noise = self.assay_tape.noise(copies, ids.index_select(0, step.seeded), logits.shape[1])
             self.assay_evidence.add(
                 *select.measure(
-                    drawn,
-                    sampled,
+                    ids,
                     select.log_probabilities(raw),
                     select.log_probabilities(processed),
+                    select.noise_columns(step, noise),
                 ),
                 step.plan.evidence,
             )

@@ -16,7 +16,7 @@ from vllm.v1.worker.gpu.input_batch import InputBatch
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 
-from assay.plugin import select
+from assay.plugin import select, tape
 from assay.plugin.evidence import EvidenceStore
 from assay.plugin.rows import LOGIT_MODES, RowState, StepPlan, plan_step, row_state
 
@@ -35,9 +35,19 @@ class AssaySamplerV2(Sampler):
         self._assay_ours = np.zeros(self.req_states.max_num_reqs, dtype=np.bool_)
         self._assay_step: select.StepTensors | None = None
 
+    @property
+    def assay_generation(self) -> int:
+        """Number of the noise function (``scoring/tape.py``)."""
+        return tape.GENERATION
+
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> None:
         super().add_request(req_idx, sampling_params)
-        state = row_state(sampling_params.extra_args, self.req_states.vocab_size)
+        state = row_state(
+            sampling_params.extra_args,
+            self.req_states.vocab_size,
+            temperature=sampling_params.temperature,
+            seed=sampling_params.seed,
+        )
         self._assay_ours[req_idx] = state is not None
         if state is None:
             self._assay_slots.pop(req_idx, None)
@@ -63,20 +73,31 @@ class AssaySamplerV2(Sampler):
             self.logprobs_mode = stock
             self._assay_step = None
 
-    def sample(self, logits: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def sample(
+        self,
+        logits: torch.Tensor,
+        expanded_idx_mapping: torch.Tensor,
+        idx_mapping: torch.Tensor,
+        idx_mapping_np: Any,
+        pos: torch.Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[Any, Any]:
+        stock = (logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *args)
         step = self._assay_step
         if step is None:
-            return super().sample(logits, *args, **kwargs)
+            return super().sample(*stock, **kwargs)
         kwargs["return_logprobs"] = True
-        drawn, processed = super().sample(logits, *args, **kwargs)
+        drawn, processed = super().sample(*stock, **kwargs)
         sampled = select.force(drawn, step)
         if step.plan.evidence:
+            ids = select.pairs(drawn, sampled)
             self.assay_evidence.add(
                 *select.measure(
-                    drawn,
-                    sampled,
+                    ids,
                     select.log_probabilities(logits),
                     select.log_probabilities(processed),
+                    select.noise_columns(step, self._noise(step, idx_mapping, pos, ids)),
                 ),
                 step.plan.evidence,
             )
@@ -85,6 +106,18 @@ class AssaySamplerV2(Sampler):
             return sampled, select.scores(logits, processed, step)
         # Otherwise stock code takes the log-softmax itself, row by row.
         return sampled, torch.where(step.raw, logits.to(torch.float32), processed.to(torch.float32))
+
+    def _noise(
+        self, step: select.StepTensors, slots: torch.Tensor, pos: torch.Tensor, ids: torch.Tensor
+    ) -> torch.Tensor:
+        """Noise [n, 2] of the seeded rows' two ids; ``slots`` and ``pos`` [batch], ids [batch, 2]."""
+        rows = step.seeded
+        return tape.gumbel(
+            self.sampling_states.seeds.gpu[slots[rows]],
+            pos[rows],
+            ids[rows],
+            fp64=self.use_fp64_gumbel,
+        )
 
     def _plan(self, logits: torch.Tensor, batch: InputBatch) -> StepPlan | None:
         slots = batch.idx_mapping_np

@@ -16,25 +16,47 @@ from assay.plugin.rows import LOGIT_MODES, RAW_MODES, StepPlan
 
 @dataclass(frozen=True)
 class StepTensors:
-    """A plan on the device: ``forced`` [batch] int64, ``raw`` and ``logits`` [batch, 1] bool."""
+    """A plan on the device: ``forced`` [batch] int64, ``raw`` and ``logits`` [batch, 1] bool.
+
+    ``seeded`` [n] int64 are the rows whose noise can be drawn again; ``source`` [batch] int64 says
+    where a row's noise is found (:func:`noise_columns`).
+    """
 
     plan: StepPlan
     forced: torch.Tensor
     raw: torch.Tensor
     logits: torch.Tensor
+    seeded: torch.Tensor
+    source: torch.Tensor
+
+
+GREEDY, UNKNOWN, FIRST_SEEDED = 0, 1, 2
+"""Values of ``StepTensors.source``: no noise, noise nobody can repeat, and the first seeded row."""
 
 
 def upload(plan: StepPlan, device: torch.device) -> StepTensors:
     """Move one plan to the device in a single copy."""
-    table = np.empty((3, len(plan.modes)), dtype=np.int64)
+    table = np.zeros((5, len(plan.modes)), dtype=np.int64)
     table[0] = plan.forced
     table[1] = [mode in RAW_MODES for mode in plan.modes]
     table[2] = [mode in LOGIT_MODES for mode in plan.modes]
+    seeded = len(plan.seeded)
+    table[3, :seeded] = plan.seeded
+    table[4] = UNKNOWN
+    table[4, list(plan.greedy)] = GREEDY
+    table[4, list(plan.seeded)] = np.arange(FIRST_SEEDED, FIRST_SEEDED + seeded)
     host = torch.from_numpy(table)
     if device.type != "cpu":
         host = host.pin_memory().to(device, non_blocking=True)
-    flags = host[1:].to(torch.bool)
-    return StepTensors(plan, host[0], flags[0].unsqueeze(-1), flags[1].unsqueeze(-1))
+    flags = host[1:3].to(torch.bool)
+    return StepTensors(
+        plan,
+        host[0],
+        flags[0].unsqueeze(-1),
+        flags[1].unsqueeze(-1),
+        host[3, :seeded],
+        host[4],
+    )
 
 
 def force(sampled: torch.Tensor, step: StepTensors) -> torch.Tensor:
@@ -64,25 +86,47 @@ def scores(raw: torch.Tensor, processed: torch.Tensor, step: StepTensors) -> tor
     return torch.where(step.logits, chosen, log_probabilities(chosen))
 
 
+def pairs(drawn: torch.Tensor, final: torch.Tensor) -> torch.Tensor:
+    """The two ids of every row, [batch, 2] int64: the one drawn and the one it ended with."""
+    return torch.stack((drawn.to(torch.int64), final.to(torch.int64)), dim=-1)
+
+
+def noise_columns(step: StepTensors, noise: torch.Tensor | None) -> torch.Tensor:
+    """Every row's noise, [batch, 2] float32: 0 for greedy rows, NaN where it cannot be repeated.
+
+    ``noise`` [n, 2] are the seeded rows' own, in the order of ``step.seeded``; ``None`` where this
+    runner's noise is not known.
+    """
+    if noise is None:
+        unknown = (step.source != GREEDY).unsqueeze(-1).expand(-1, 2)
+        return torch.zeros_like(unknown, dtype=torch.float32).masked_fill(unknown, torch.nan)
+    noise = noise.to(torch.float32)
+    nothing, unknown = noise.new_zeros((1, 2)), noise.new_full((1, 2), torch.nan)
+    return torch.cat((nothing, unknown, noise)).index_select(0, step.source)
+
+
 def measure(
-    drawn: torch.Tensor,
-    forced_into: torch.Tensor,
+    ids: torch.Tensor,
     raw_logprobs: torch.Tensor,
     processed_logprobs: torch.Tensor,
+    noise: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Evidence of one step: ids and ranks [3, batch] int64, log probabilities [2, batch] float32.
+    """Evidence of one step: ids and ranks [3, batch] int64, numbers [6, batch] float32.
 
+    ``ids`` [batch, 2] come from :func:`pairs`, ``noise`` [batch, 2] from :func:`noise_columns`.
     Rows of the first: the id that would have been drawn, the rank of the final id under the raw
     and under the processed distribution (1 = most likely; counted with ``>=``, as both runners do).
+    Rows of the second: the final id's raw and processed log probability, the drawn id's, and the
+    noise of the drawn and of the final id.
     """
-    index = forced_into.to(torch.int64).unsqueeze(-1)
-    raw = raw_logprobs.gather(-1, index)
-    processed = processed_logprobs.gather(-1, index)
+    raw = raw_logprobs.gather(-1, ids)
+    processed = processed_logprobs.gather(-1, ids)
     ints = torch.stack(
         (
-            drawn.to(torch.int64),
-            (raw_logprobs >= raw).sum(dim=-1),
-            (processed_logprobs >= processed).sum(dim=-1),
+            ids[:, 0],
+            (raw_logprobs >= raw[:, 1:]).sum(dim=-1),
+            (processed_logprobs >= processed[:, 1:]).sum(dim=-1),
         )
     )
-    return ints, torch.cat((raw, processed), dim=-1).T
+    floats = torch.stack((raw[:, 1], processed[:, 1], raw[:, 0], processed[:, 0]))
+    return ints, torch.cat((floats, noise.T))

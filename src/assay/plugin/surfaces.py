@@ -63,6 +63,7 @@ SURFACES: Final[tuple[Surface, ...]] = (
             ("sample", ("logits", "sampling_metadata", "logprobs_mode_override")),
             ("gather_logprobs", ("logprobs", "num_logprobs", "token_ids")),
         ),
+        fields=("topk_topp_sampler", "use_fp64_gumbel"),
     ),
     Surface(
         "vllm.v1.worker.gpu_model_runner",
@@ -75,8 +76,16 @@ SURFACES: Final[tuple[Surface, ...]] = (
     Surface(
         "vllm.v1.sample.ops.topk_topp_sampler",
         "TopKTopPSampler",
-        "The native top-k/top-p path, which returns processed logits where fused kernels cannot.",
+        "The native top-k/top-p path, which returns processed logits where fused kernels cannot, and "
+        "whose noise is found by drawing with it.",
         params=("logprobs_mode", "use_fp64_gumbel"),
+        methods=(("forward_native", ("logits", "generators", "k", "p")),),
+    ),
+    Surface(
+        "vllm.v1.sample.metadata",
+        "SamplingMetadata",
+        "V1's generators by row: a copy made before the step draws the noise of the two ids again.",
+        fields=("generators", "logitsprocs", "max_num_logprobs", "logprob_token_ids"),
     ),
     Surface(
         "vllm.v1.worker.gpu.model_runner",
@@ -86,9 +95,26 @@ SURFACES: Final[tuple[Surface, ...]] = (
         params=("max_num_reqs", "vocab_size", "req_states", "logprobs_mode"),
         methods=(
             ("__call__", ("logits", "input_batch")),
-            ("sample", ("logits", "return_logprobs")),
+            (
+                "sample",
+                (
+                    "logits",
+                    "expanded_idx_mapping",
+                    "idx_mapping",
+                    "idx_mapping_np",
+                    "pos",
+                    "return_logprobs",
+                ),
+            ),
             ("add_request", ("req_idx", "sampling_params")),
         ),
+        fields=("sampling_states", "req_states", "use_fp64_gumbel"),
+    ),
+    Surface(
+        "vllm.v1.worker.gpu.sample.states",
+        "SamplingStates",
+        "V2's seeds by request slot on the device, from which the noise of the two ids follows.",
+        fields=("seeds",),
     ),
     Surface(
         "vllm.v1.worker.gpu.input_batch",
