@@ -9,6 +9,7 @@ import pytest
 from tests.support.fake_engine import VOCABULARY, Answer, FakeEngine, error, reply
 
 from assay.claims.claim import Claim, Prompt
+from assay.claims.positions import IMPOSSIBLE, TopEntry
 from assay.errors import ReplayError
 from assay.replay import prefill
 from assay.replay.client import HttpEngineClient
@@ -142,8 +143,9 @@ async def test_case_23_the_prompt_is_rendered_on_the_validator_and_a_difference_
     assert run.replay.prompt_token_ids == ids
     assert [note.code for note in run.notes] == ["prompt_mismatch"]
     # /tokenize differed, so the chat route itself was asked before anybody was accused
-    assert [body.get("max_tokens") for body in engine.requests] == [1, 1]
-    assert "messages" in engine.requests[0]
+    first, second = engine.requests
+    assert (first["max_tokens"], "messages" in first) == (1, True)
+    assert second["prompt_token_ids"] == list(ids)
 
 
 async def test_case_23_a_claim_without_prompt_ids_is_rendered_and_says_so() -> None:
@@ -178,7 +180,7 @@ async def test_case_23_what_tokenize_does_not_render_the_chat_route_does(
     assert first["messages"] == claim.request["messages"]
     assert first.items() >= fields.items()
     assert "enforced_tokens" not in first
-    assert "prompt_logprobs" in second
+    assert second["output_token_ids"] == list(claim.output_ids or ())
 
 
 async def test_a_server_without_tokenize_renders_by_the_chat_route() -> None:
@@ -340,8 +342,62 @@ async def test_an_answer_of_another_shape_is_the_validators_fault() -> None:
     ]
     for answer in answers:
         with pytest.raises(ReplayError) as caught:
+            await replay(FakeEngine(plugin=False, fail_with=[answer]), claim)
+        assert (caught.value.blame, caught.value.code) == ("validator", "validator_error")
+
+
+async def test_columns_of_another_shape_are_the_validators_fault() -> None:
+    claim = await record()
+    ids = [[token, 7] for token in claim.output_ids or ()]
+    numbers = [[-1.0, -2.0]] * 6
+    good = {"token_ids": ids, "logprobs": numbers, "claimed_logprobs": None}
+    broken: list[dict[str, Any]] = [
+        {"token_ids": ids[:5]},
+        {"token_ids": [[7, 7]] * 6},
+        {"token_ids": [[]] * 6},
+        {"logprobs": [[-1.0]] * 6},
+        {"logprobs": [["x", "y"]] * 6},
+        {"claimed_logprobs": []},
+    ]
+    for change in broken:
+        answer = reply(good | change)
+        with pytest.raises(ReplayError) as caught:
             await replay(FakeEngine(fail_with=[answer]), claim)
         assert (caught.value.blame, caught.value.code) == ("validator", "validator_error")
+    run = await replay(FakeEngine(fail_with=[reply(good)]), claim)
+    assert [entry.key for entry in run.replay.alternatives[0]] == [7, ids[0][0]]
+
+
+async def test_the_claims_own_ids_are_scored_whatever_their_rank() -> None:
+    """Runner V2: the plugin's route answers for them; hostile ids are not even sent."""
+    claim = await record()
+    positions = list(claim.positions or ())
+    odd = TopEntry(key=VOCABULARY + 5, logprob=-1.0)
+    positions[0] = positions[0].model_copy(update={"top": (*positions[0].top, odd)})
+    scored = [[-9.0 - i for i in range(5)]] + [[None] * 5] * 5
+    ids = [[token, 7] for token in claim.output_ids or ()]
+    columns = {"token_ids": ids, "logprobs": [[-1.0, -2.0]] * 6, "claimed_logprobs": scored}
+    engine = FakeEngine(fail_with=[reply(columns)])
+    run = await replay(engine, claim.model_copy(update={"positions": tuple(positions)}))
+    sent = engine.requests[0]["claimed_token_ids"]
+    assert sent[0] == [entry.key for entry in (claim.positions or ())[0].top]
+    known = {entry.key: entry.logprob for entry in run.replay.alternatives[0]}
+    assert known[7] == -2.0
+    assert known[ids[0][0]] == -1.0
+    assert {known[key] for key in sent[0][1:]} == {-10.0, -11.0, -12.0, -13.0}
+    assert run.replay.alternatives[1][-1].logprob == IMPOSSIBLE
+
+
+@pytest.mark.parametrize(("id_", "blame"), [(600, "claim"), (500, "validator")])
+async def test_case_46_a_plain_server_names_the_id_that_no_vocabulary_has(
+    id_: int, blame: str
+) -> None:
+    claim = await record()
+    bad = claim.model_copy(update={"output_ids": (id_, *(claim.output_ids or ())[1:])})
+    refusal = error(400, "Token id 600 is out of vocabulary", "prompt")
+    with pytest.raises(ReplayError, match="out of vocabulary") as caught:
+        await replay(FakeEngine(plugin=False, fail_with=[refusal] * 2), bad)
+    assert caught.value.blame == blame
 
 
 async def test_an_outage_is_no_reason_to_take_the_other_path() -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from assay.errors import ReplayError
 from assay.replay.client import EngineReply
 
-CLAIM_PARAM = "enforced_tokens.tokens["
-"""Start of the names of what the executor wrote. Everything else in a replay request is the
+CLAIM_PARAMS = ("enforced_tokens.tokens[", "output_token_ids[")
+"""Starts of the names of what the executor wrote. Everything else in a replay request is the
 caller's or the validator's own; the bare ``enforced_tokens`` names a limit of the server, such as
 a context too small for the trace."""
 
@@ -61,7 +61,7 @@ def as_replay_error(reply: EngineReply) -> ReplayError:
     """
     error = read_error(reply)
     status = reply.status
-    if status in (400, 413, 422) and (error.param or "").startswith(CLAIM_PARAM):
+    if status in (400, 413, 422) and (error.param or "").startswith(CLAIM_PARAMS):
         return ReplayError(
             f"the validator's engine refused the claimed tokens: {error.message}"
             f" (field {error.param})",

@@ -7,6 +7,8 @@ the engine would have drawn; in its place the replay carries more alternatives t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,31 +19,38 @@ from assay.replay.decode import ReplayRun, check_limits, prompt_note, served_mod
 from assay.replay.failures import with_retries
 from assay.replay.identity import ServerIdentity
 from assay.replay.prefill_fits import check_fits, not_available, settle_mode
-from assay.replay.prefill_read import ScoredToken, read_prompt_logprobs
+from assay.replay.prefill_read import ScoredToken, read_columns, read_prompt_logprobs
 from assay.replay.rendering import render_prompt
 from assay.replay.request import (
     DEFAULT_OPTIONS,
+    MAX_TOP_TOKENS,
     Note,
     ReplayOptions,
     ReplayRequest,
     build_replay_request,
 )
 
-ROUTE = "/v1/completions"
+STOCK_ROUTE = "/v1/completions"
+PLUGIN_ROUTE = "/v1/assay/prefill"
 
 MAX_ENTRIES = 300_000
 """Listed log probabilities in one answer: about 25 MB of JSON and 150 MB while it is read. A plain
-server lists the prompt's positions too, so a long prompt lowers the number of alternatives."""
+server lists the prompt's positions too, so a long prompt leaves fewer alternatives."""
 
 
 @dataclass(frozen=True)
-class Whole:
-    """Prompt and output as one list of ids; ``width`` alternatives are asked for, ``k`` claimed."""
+class Scoring:
+    """What to ask: prompt and output ids, ``width`` alternatives a position where the claim has
+    ``k``, and the ids the claim lists at each position, without those that no vocabulary has."""
 
+    model: str
     prompt: tuple[int, ...]
     output: tuple[int, ...]
     k: int
     width: int
+    claimed: tuple[tuple[int, ...], ...]
+    by_plugin: bool
+    cache_salt: str | None = None
 
 
 async def replay_by_prefill(
@@ -63,15 +72,15 @@ async def replay_by_prefill(
     request.body["model"] = served_model(claim, server, options)
     check_limits(claim, server, request)
     prompt = await render_prompt(client, claim, request, retries=retries)
-    whole = _whole(claim, server, request, options, prompt)
-    scored = await _score(client, request, whole, retries)
+    scoring = _scoring(claim, server, request, options, prompt=prompt)
+    scored = await _score(client, scoring, retries)
     replay = Replay(
         id=claim.id,
         path="prefill",
         prompt_token_ids=prompt,
-        positions=tuple(token.position(whole.k, claim.endpoint) for token in scored),
+        positions=tuple(token.position(scoring.k, claim.endpoint) for token in scored),
         alternatives=tuple(token.alternatives for token in scored),
-        usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(whole.output)),
+        usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(scoring.output)),
         logprobs_mode=mode.mode,
         mode_source=mode.source,
         engine=server.engine(),
@@ -88,13 +97,14 @@ def _is_answered(note: Note, source: str) -> bool:
     return note.code == "mode_not_named" and source == "explicit"
 
 
-def _whole(
+def _scoring(
     claim: Claim,
     server: ServerIdentity,
     request: ReplayRequest,
     options: ReplayOptions,
+    *,
     prompt: tuple[int, ...],
-) -> Whole:
+) -> Scoring:
     output = claim.output_ids or ()
     tokens = len(prompt) + len(output)
     # The engine generates one token behind the prompt, whether anybody wants it or not.
@@ -103,47 +113,106 @@ def _whole(
             f"prompt and answer are {tokens} tokens, and a prefill needs room for one more than"
             f" the {server.max_model_len} of this server"
         )
-    limit = server.max_logprobs
     wanted = max(request.k, options.prefill_top)
-    if limit is not None and limit >= 0:
-        wanted = min(wanted, limit)
-    width = min(wanted, MAX_ENTRIES // tokens - 1)
+    if server.max_logprobs is not None and server.max_logprobs >= 0:
+        wanted = min(wanted, server.max_logprobs)
+    # The plugin's route knows the base model only, so an adapter is served by the stock route,
+    # which lists the prompt's positions too.
+    by_plugin = server.has_plugin and request.body["model"] == server.model
+    listed = len(output) if by_plugin else tokens
+    width = min(wanted, MAX_ENTRIES // listed - 1)
     if width < request.k:
         raise not_available(
-            f"{tokens} positions with {request.k} alternatives each are more than the {MAX_ENTRIES}"
+            f"{listed} positions with {request.k} alternatives each are more than the {MAX_ENTRIES}"
             " entries that one answer may have"
         )
-    return Whole(prompt, output, request.k, width)
+    salt = request.body.get("cache_salt")
+    return Scoring(
+        model=request.body["model"],
+        prompt=prompt,
+        output=output,
+        k=request.k,
+        width=width,
+        claimed=tuple(_listed_ids(claim, at, server.vocab_size) for at in range(len(output))),
+        by_plugin=by_plugin,
+        cache_salt=salt if isinstance(salt, str) else None,
+    )
 
 
-async def _score(
-    client: EngineClient, request: ReplayRequest, whole: Whole, retries: int
-) -> list[ScoredToken]:
-    """One request; a second one with the claim's own k where the first asked a plain server, whose
-    limit nobody knows, for more."""
+def _listed_ids(claim: Claim, at: int, vocabulary: int | None) -> tuple[int, ...]:
+    positions = claim.positions or ()
+    if at >= len(positions):
+        return ()
+    ids = (entry.key for entry in positions[at].top)
+    kept = [i for i in ids if isinstance(i, int) and 0 <= i < (vocabulary or 0)]
+    return tuple(kept[:MAX_TOP_TOKENS])
+
+
+async def _score(client: EngineClient, scoring: Scoring, retries: int) -> list[ScoredToken]:
+    """By the plugin's route where there is one, else by the stock route.
+
+    A second request with the claim's own k follows where the first asked a plain server, whose
+    limit nobody knows, for more.
+    """
+    if scoring.by_plugin:
+        return await _by_plugin(client, scoring, retries)
     try:
-        return await _send(client, request, whole, whole.width, retries)
+        return await _by_stock_route(client, scoring, scoring.width, retries)
     except ReplayError as error:
-        if error.code != "request_refused" or whole.width == whole.k:
+        if _names_output_id(error, scoring):
+            raise ReplayError(
+                f"no engine can have sampled it: {error}", blame="claim", code="malformed"
+            ) from error
+        if error.code != "request_refused" or scoring.width == scoring.k:
             raise
-    return await _send(client, request, whole, whole.k, retries)
+    return await _by_stock_route(client, scoring, scoring.k, retries)
 
 
-async def _send(
-    client: EngineClient, request: ReplayRequest, whole: Whole, width: int, retries: int
+def _names_output_id(error: ReplayError, scoring: Scoring) -> bool:
+    """A plain server does not tell its vocabulary; it refuses the largest id by name. That the
+    executor wrote it is sure where no id of the prompt, the validator's own, is as large."""
+    largest = max(scoring.output)
+    return (
+        error.code == "request_refused"
+        and largest > max(scoring.prompt, default=-1)
+        and f"Token id {largest} is out of vocabulary" in str(error)
+    )
+
+
+async def _by_plugin(client: EngineClient, scoring: Scoring, retries: int) -> list[ScoredToken]:
+    body = {
+        "prompt_token_ids": list(scoring.prompt),
+        "output_token_ids": list(scoring.output),
+        "claimed_token_ids": [list(ids) for ids in scoring.claimed],
+        "top": scoring.width,
+    }
+    reply = await with_retries(lambda: client.send("POST", PLUGIN_ROUTE, body), retries=retries)
+    with _unreadable():
+        return read_columns(reply.body, scoring.output, scoring.claimed)
+
+
+async def _by_stock_route(
+    client: EngineClient, scoring: Scoring, width: int, retries: int
 ) -> list[ScoredToken]:
     body: dict[str, Any] = {
-        "model": request.body["model"],
-        "prompt": [*whole.prompt, *whole.output],
+        "model": scoring.model,
+        "prompt": [*scoring.prompt, *scoring.output],
         "max_tokens": 1,
         "temperature": 0,
         "prompt_logprobs": width,
     }
-    if isinstance(salt := request.body.get("cache_salt"), str):
-        body["cache_salt"] = salt
-    reply = await with_retries(lambda: client.send("POST", ROUTE, body), retries=retries)
+    if scoring.cache_salt is not None:
+        body["cache_salt"] = scoring.cache_salt
+    reply = await with_retries(lambda: client.send("POST", STOCK_ROUTE, body), retries=retries)
+    with _unreadable():
+        return read_prompt_logprobs(reply.body, len(scoring.prompt), scoring.output, width)
+
+
+@contextmanager
+def _unreadable() -> Iterator[None]:
+    """An answer that cannot be read says nothing about the claim."""
     try:
-        return read_prompt_logprobs(reply.body, len(whole.prompt), whole.output, width)
+        yield
     except ClaimError as error:
         raise ReplayError(
             f"the validator's own engine answered something that cannot be read: {error}",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.claims.claim import Endpoint
-from assay.claims.fields import as_list, as_logprob, as_object
+from assay.claims.fields import as_ids, as_list, as_logprob, as_object
 from assay.claims.positions import Position, TopEntry
 from assay.claims.strict_json import parse_json
 from assay.errors import ClaimError
@@ -17,12 +17,14 @@ from assay.errors import ClaimError
 class ScoredToken:
     """One position: the claimed id, its log probability, and the likeliest ids.
 
-    ``likeliest`` are (id, log probability) in the order of their ranks, as many as were asked for.
+    ``likeliest`` are (id, log probability) in the order of their ranks, as many as were asked for;
+    ``claimed`` those of ids the claim lists, where the server scored them.
     """
 
     token: int
     logprob: float
     likeliest: tuple[tuple[int, float], ...]
+    claimed: tuple[tuple[int, float], ...] = ()
 
     def position(self, k: int, endpoint: Endpoint) -> Position:
         """What the engine's own route lists for this position when asked for ``k``.
@@ -38,11 +40,11 @@ class ScoredToken:
 
     @property
     def alternatives(self) -> tuple[TopEntry, ...]:
-        """All that was asked for, by rank, and the claimed token where it is not among them."""
-        missing = all(key != self.token for key, _ in self.likeliest)
-        return _entries(
-            (*self.likeliest, (self.token, self.logprob)) if missing else self.likeliest
-        )
+        """All that is known: the likeliest by rank, then the claimed ids that are none of them."""
+        known = dict(self.likeliest)
+        for key, logprob in ((self.token, self.logprob), *self.claimed):
+            known.setdefault(key, logprob)
+        return _entries(tuple(known.items()))
 
 
 def _entries(listed: tuple[tuple[int, float], ...]) -> tuple[TopEntry, ...]:
@@ -71,6 +73,46 @@ def read_prompt_logprobs(
         _scored(as_object(rows[at], f"{where}[{at}]"), token, width, f"{where}[{at}]")
         for at, token in enumerate(output_ids, start=prompt_length)
     ]
+
+
+def read_columns(
+    body: bytes, output_ids: tuple[int, ...], claimed: tuple[tuple[int, ...], ...]
+) -> list[ScoredToken]:
+    """The scored output tokens in an answer of the plugin's own route (``plugin/prefill.py``).
+
+    ``claimed`` are the ids that were sent to be scored, a row for each position.
+    Raises ClaimError for an answer of another shape or length.
+    """
+    answer = as_object(parse_json(body), "body")
+    ids = as_list(answer.get("token_ids"), "token_ids")
+    numbers = as_list(answer.get("logprobs"), "logprobs")
+    extra = answer.get("claimed_logprobs")
+    rows = [[]] * len(output_ids) if extra is None else as_list(extra, "claimed_logprobs")
+    for name, column in (("token_ids", ids), ("logprobs", numbers), ("claimed_logprobs", rows)):
+        if len(column) != len(output_ids):
+            raise ClaimError(
+                f"has {len(column)} positions and {len(output_ids)} were sent", field=name
+            )
+    scored = []
+    for at, token in enumerate(output_ids):
+        keys = as_ids(ids[at], f"token_ids[{at}]")
+        values = _numbers(numbers[at], f"logprobs[{at}]")
+        if not keys or keys[0] != token or len(keys) != len(values):
+            raise ClaimError(f"does not score the token {token} that was sent", field=f"[{at}]")
+        own = _numbers(rows[at], f"claimed_logprobs[{at}]")
+        scored.append(
+            ScoredToken(
+                token,
+                values[0],
+                tuple(zip(keys[1:], values[1:], strict=True)),
+                tuple(zip(claimed[at], own, strict=False)),
+            )
+        )
+    return scored
+
+
+def _numbers(value: object, path: str) -> list[float]:
+    return [as_logprob(entry, path) for entry in as_list(value, path)]
 
 
 def _scored(row: Mapping[str, Any], token: int, width: int, path: str) -> ScoredToken:
