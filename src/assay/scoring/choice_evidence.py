@@ -69,6 +69,7 @@ def from_evidence(asked: Asked, evidence: Evidence) -> Choice:
         uncut = np.full(count, np.nan)
     lead = np.where(cut, uncut, _column(evidence.drawn_processed, count) - forced + noise)
     own, own_cut = _own_leads(asked, claimed, drawn, noise, (lead - raw / sampling.divisor))
+    entropy, by_luck = entropies(asked, count)
     return Choice(
         source="evidence",
         greedy=sampling.greedy,
@@ -78,7 +79,8 @@ def from_evidence(asked: Asked, evidence: Evidence) -> Choice:
         own=np.where(mismatch, own, 0.0),
         own_cut=own_cut,
         cut=cut,
-        entropy=entropies(asked, count),
+        entropy=entropy,
+        by_luck=by_luck,
         noise=bool(np.isfinite(noise).any()),
         assumed=asked.assumed,
     )

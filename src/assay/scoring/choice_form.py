@@ -45,8 +45,9 @@ class Choice:
     ``own`` [n]: the lead (nats) over the claimed id on the claim's own numbers, at most 0 where
     the claimed id wins, NaN where its list does not say; ``own_cut`` [n]: by its own numbers the
     request's cuts take the claimed id out. ``entropy`` [n] nats of the validator's sampling
-    distribution, NaN without a list. ``noise``: somebody knows the noise of the draws; without it
-    margins are known only where the ids are equal. ``unseen``: at most this many mismatches can be
+    distribution, NaN without a list. ``by_luck`` [n]: the chance that a draw
+    with other noise comes out as this one. ``noise``: somebody knows the noise of the draws;
+    without it margins are known only where the ids are equal. ``unseen``: at most this many mismatches can be
     missing, expected over all positions. ``assumed``: what nobody stated; where it is not true,
     agreement still shows the seed at work and disagreement shows nothing.
     """
@@ -60,6 +61,7 @@ class Choice:
     own_cut: Bools
     cut: Bools
     entropy: Floats
+    by_luck: Floats
     noise: bool = True
     unseen: float = 0.0
     assumed: tuple[str, ...] = ()
@@ -88,15 +90,16 @@ def ranked(replay: Replay) -> tuple[Position, ...]:
     return tuple(p.model_copy(update={"top": top}) for p, top in zip(held, more, strict=False))
 
 
-def entropies(asked: Asked, count: int) -> Floats:
-    """Entropy [count] (nats) of what the validator drew from: the listed alternatives, the claimed
-    id, and the rest as one outcome. Raw lists are brought to the request's temperature; for a
-    greedy request they say how contested the likeliest id was."""
+def entropies(asked: Asked, count: int) -> tuple[Floats, Floats]:
+    """Entropy [count] (nats) of what the validator drew from, and the chance [count] that two draws
+    from it agree. Outcomes are the listed alternatives, the claimed id, and the rest as one (which
+    never agrees with itself). Raw lists are brought to the request's temperature; for a greedy
+    request they say how contested the likeliest id was. NaN without a list."""
     held = ranked(asked.replay)
-    out = np.full(count, np.nan)
+    out, luck = np.full(count, np.nan), np.full(count, np.nan)
     rows = min(count, len(held))
     if not rows or not any(position.top for position in held[:rows]):
-        return out
+        return out, luck
     lists = lists_of(held[:rows], asked.tokens[:rows])
     scale = 1.0 if asked.replay.logprobs_mode == PROCESSED else asked.sampling.divisor
     own = np.where(np.isnan(lists.claimed), -np.inf, lists.claimed)
@@ -108,4 +111,5 @@ def entropies(asked: Asked, count: int) -> Floats:
     shares = weights / np.where(total > 0, total, 1.0)
     logs = np.log(np.where(shares > 0, shares, 1.0))
     out[:rows] = np.where(total[:, 0] > 0, -(shares * logs).sum(axis=1), np.nan)
-    return out
+    luck[:rows] = np.where(total[:, 0] > 0, (shares[:, :-1] ** 2).sum(axis=1), np.nan)
+    return out, luck

@@ -78,6 +78,7 @@ def from_lists(asked: Asked) -> Choice:
             "no_evidence", "the replay gives the claimed tokens no log probability"
         )
     own, own_cut = _own_draws(asked, redraw, count)
+    entropy, by_luck = entropies(asked, count)
     return Choice(
         source="lists",
         greedy=sampling.greedy,
@@ -87,7 +88,8 @@ def from_lists(asked: Asked) -> Choice:
         own=own[rows],
         own_cut=own_cut[rows],
         cut=drawn.cut[rows],
-        entropy=entropies(asked, count)[rows],
+        entropy=entropy[rows],
+        by_luck=by_luck[rows],
         unseen=float(drawn.unseen[rows].sum()),
         assumed=assumed,
     )

@@ -133,6 +133,32 @@ TAMPER_NATS_REPLAYED: Final = 8.0
 """The same on the validator's numbers alone, where hardware counts: honest pairs of alternatives
 differ by up to 2.1 nats on record (see ``MARGIN_CLIP``)."""
 
+# --- Likely causes: words for a reader. Nothing here changes a verdict. Distances as measured above
+# --- (raw mode): other dtype 0.0064, int8 0.0115, fp8 0.025, int4 0.087, unrelated answers 0.18.
+
+CLEAN_DISTANCE: Final = 0.01
+"""Mean distance up to which numbers count as the validator's own: the published default margin."""
+COARSE_WEIGHTS_DISTANCE: Final = 0.05
+"""From here "such as int4": between fp8 and int4."""
+STRANGER_DISTANCE: Final = 0.14
+"""From here "another model": between int4 and unrelated answers."""
+UNRELATED_DRAWS: Final = 0.84
+"""Mismatches as a share of what draws with unrelated noise would show, from which the seed is named:
+another seed shows 1, int4 weights 0.67 (37.8 % of 56.5 %, spec replay, section 5)."""
+CUT_SHARE: Final = 0.5
+"""Share of the mismatches that lie outside the request's own cuts from which the sampler is named."""
+FEW_CONTRADICTIONS: Final = 2
+"""Up to this many, an outlying token is a token replaced, and no pattern of the whole answer."""
+SPAN_CONTRAST: Final = 4.0
+"""A stretch is set apart when its mean distance is this many times that of the rest: int4 against
+another dtype is 14, single claims of one source differ by up to 1.5."""
+SPAN_EVIDENCE: Final = 10.0
+"""And when the log likelihood ratio is this: about 1e-4 by luck over all stretches of 64 positions."""
+SPAN_FLOOR: Final = 1e-4
+"""Smaller distances count as this, so that equal numbers do not make an infinite contrast."""
+SPAN_POSITIONS: Final = 256
+"""Cells into which longer answers are cut for the search."""
+
 # --- Calibration: profiles of honest runs, and what is concluded from them. The numbers of the tail
 # --- were chosen on simulated honest claims whose own level varies (normal, gamma of shape 1 and 8,
 # --- lognormal of sigma 0.3, 0.7 and 1, Student of 5 degrees), 50 to 500 claims a profile.

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from assay.claims.account import Check
+from assay.scoring.channels import ChannelResult
 
 Outcome = Literal["pass", "fail", "inconclusive"]
 Kind = Literal["enforced", "natural"]
@@ -25,8 +26,26 @@ class Reason(_Frozen):
     position: int | None = None
 
 
+class Cause(_Frozen):
+    """What most likely lies behind a verdict that is no pass. ``name`` is stable; ``position`` is
+    where it begins, ``end`` the position after it, where it is a part of the answer."""
+
+    name: str
+    message: str
+    position: int | None = None
+    end: int | None = None
+
+
 class Verdict(_Frozen):
     """The judgement on one claim.
+
+    ``channels`` say what each kind of evidence shows; ``path`` is how the replay was made, which
+    decides what it may be compared with. ``profile`` is the id of the calibration profile whose
+    honest claims the p-values come from, ``None`` where none fits; ``calibration`` says so in
+    words. ``p_value`` is that of all channels together, at the stated false-positive rate ``fpr``.
+    ``causes`` are the likeliest explanations, most likely first; ``tokens_needed`` how many tokens
+    in all would decide an inconclusive claim if they go on like these, ``None`` where length does
+    not help or nobody knows.
 
     ``positions`` were compared, the first ``first_disagreement`` ones where the tokens part.
     ``similarity`` (second generation) and ``similarity_v1`` (first) are the published scores over
@@ -68,6 +87,14 @@ class Verdict(_Frozen):
     entropies: tuple[float | None, ...] = ()
     near_best: tuple[int | None, ...] = ()
     account: tuple[Check, ...] = ()
+    path: Literal["decode", "prefill", "file"] | None = None
+    profile: str | None = None
+    calibration: str | None = None
+    fpr: float | None = None
+    p_value: float | None = None
+    channels: tuple[ChannelResult, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    tokens_needed: int | None = None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

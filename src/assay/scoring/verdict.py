@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-
-from assay.claims.account import Known, check_account, with_replay
-from assay.claims.claim import Claim, LogprobsMode, Replay
+from assay.claims.account import Check, Known, check_account, with_replay
+from assay.claims.claim import Claim, Replay
 from assay.scoring import findings as find
-from assay.scoring.arrays import Floats, ScoreArrays
-from assay.scoring.constants import CEILING_DISTANCE, CEILING_MIN_POSITIONS, FLAT_ALTERNATIVES
-from assay.scoring.decision import (
-    Decision,
-    Limits,
-    choose_limits,
-    decide,
-    informative_positions,
-)
+from assay.scoring.calibrated import Tested, TestedChannel, channel_tests, fitting_profile
+from assay.scoring.causes import likely_causes
+from assay.scoring.channel_results import account_result, value_result, with_p_values
+from assay.scoring.channels import ChannelResult
+from assay.scoring.choice import choose
+from assay.scoring.choice_rule import DOUBTFUL, choice_result
+from assay.scoring.combine import Combined, check_fpr, combine
+from assay.scoring.constants import DEFAULT_FPR
 from assay.scoring.findings import Finding, finding
-from assay.scoring.pairing import KindChoice, pair_up, replayed_tokens
+from assay.scoring.length import tokens_needed
+from assay.scoring.measure import measured
+from assay.scoring.pairing import KindChoice, Pairing, pair_up, replayed_tokens
+from assay.scoring.profile import Profile
 from assay.scoring.refusals import (
     verdict_on_unreadable_claim,
     verdict_on_unreadable_replay,
     verdict_without_replay,
 )
 from assay.scoring.result import Kind, Outcome, Reason, Verdict
-from assay.scoring.signals import (
-    Count,
-    above_ceiling,
-    entropies,
-    has_padding,
-    near_best,
-    top1_agreement,
-    without_support,
-)
-from assay.scoring.value import distances, published_distances, similarity_first, similarity_second
+from assay.scoring.value_rule import look_at_values
 
 __all__ = [
     "Kind",
@@ -53,7 +42,7 @@ __all__ = [
     "verdict_without_replay",
 ]
 
-_OUTCOMES: dict[bool | None, Outcome] = {True: "pass", False: "fail", None: "inconclusive"}
+NOT_CALIBRATED = "not calibrated, published thresholds and fixed rules apply"
 
 
 def judge(
@@ -63,6 +52,9 @@ def judge(
     threshold: float | None = None,
     kind: KindChoice = "auto",
     known: Known | None = None,
+    profile: Profile | Sequence[Profile] | None = None,
+    fpr: float = DEFAULT_FPR,
+    allow_unknown: bool = False,
 ) -> Verdict:
     """Judge ``claim`` by ``replay``.
 
@@ -78,196 +70,127 @@ def judge(
     for enforced when the plugin says so (response field ``assay``), when it was made by a replay
     path of this software, or when it repeats every claimed token; anything else is natural.
 
+    ``profile`` holds honest runs (one profile, or several of which the fitting one is taken;
+    ``allow_unknown`` as in ``profile.find_profile``). Where it fits, the value and choice channels
+    are judged by p-values that together convict an honest claim with chance ``fpr``; where it does
+    not, or lacks a statistic, the published thresholds and the fixed rules of ``choice_rule``
+    apply, and the verdict says so. A ``threshold`` is an order of the caller's: with one, the
+    value channel is held to it whatever the profile.
+
     The verdict never passes, and never fails by distance, without a comparison. Raises
-    SettingsError for a threshold outside [0, 1).
+    SettingsError for a threshold outside [0, 1) and for a rate that is none.
     """
+    check_fpr(fpr)
     pairing = pair_up(claim, replay, kind)
-    replayed = replayed_tokens(replay) if pairing.kind == "enforced" and replay.positions else None
+    account = _account(claim, replay, pairing, known)
+    choice = choose(claim, replay)
+    measurement = measured(claim, replay, pairing, choice)
+    match = fitting_profile(profile, claim, replay, allow_unknown=allow_unknown)
+    tested: dict[TestedChannel, Tested] = {}
+    if match.profile is not None:
+        tested = channel_tests(measurement, match.profile)
+        if threshold is not None or replay.mode_source == "inferred":
+            tested.pop("value", None)
+    look = look_at_values(claim, replay, pairing, threshold=threshold, calibrated=tested)
+    channels = (
+        value_result(look, measurement, tested.get("value"), fpr),
+        with_p_values(choice_result(choice, statistics={}), measurement, tested.get("choice"), fpr),
+        account_result(account),
+    )
+    found = [*find.from_account(account), *look.findings]
+    if not pairing.usable and not found:
+        found.append(finding("block", "no_evidence", "no position can be compared"))
+    found += _of_channels(channels, tested)
+    together = combine(channels, fpr) if tested else None
+    if together is not None:
+        found += _rejected(channels, together)
+    verdict = Verdict(
+        verdict=_outcome(found, channels),
+        reasons=_reasons(found),
+        claim_positions=None if claim.positions is None else len(claim.positions),
+        replay_positions=None if replay.positions is None else len(replay.positions),
+        kind=pairing.kind,
+        first_disagreement=pairing.parted,
+        account=account,
+        notes=_notes(claim, replay),
+        path=replay.path,
+        profile=match.profile.id if match.profile is not None and tested else None,
+        calibration=_calibration(match.reason, tested),
+        fpr=fpr if tested else None,
+        p_value=None if together is None else together.p_value,
+        channels=channels,
+        **look.fields,
+    )
+    return verdict.model_copy(
+        update={
+            "causes": likely_causes(claim, verdict, look, choice),
+            "tokens_needed": tokens_needed(verdict, look, choice),
+        }
+    )
+
+
+def _account(
+    claim: Claim, replay: Replay, pairing: Pairing, known: Known | None
+) -> tuple[Check, ...]:
+    enforced = pairing.kind == "enforced"
+    replayed = replayed_tokens(replay) if enforced and replay.positions else None
     informed = dataclasses.replace(known or Known(), replayed_tokens=replayed)
-    if pairing.kind == "enforced":
-        informed = with_replay(informed, claim, replay)
-    account = check_account(claim, informed)
-    found = [*find.from_account(account), *pairing.findings]
-    base: dict[str, Any] = {
-        "claim_positions": None if claim.positions is None else len(claim.positions),
-        "replay_positions": None if replay.positions is None else len(replay.positions),
-        "kind": pairing.kind,
-        "first_disagreement": pairing.parted,
-        "account": account,
-        "notes": tuple(f"claim: {w}" for w in claim.warnings)
-        + tuple(f"replay: {w}" for w in replay.warnings),
-    }
-    if not pairing.usable:
-        if not found:
-            found.append(finding("block", "no_evidence", "no position can be compared"))
-        # The threshold is checked even where nothing can be compared with it.
-        choose_limits(threshold, None, None, flat=False, cut=False)
-        return _conclude(found, None, base)
-    arrays = pairing.arrays
-    return _compare(_Pair(claim, replay, arrays, threshold), found, base)
+    return check_account(claim, with_replay(informed, claim, replay) if enforced else informed)
 
 
-@dataclass(frozen=True)
-class _Pair:
-    claim: Claim
-    replay: Replay
-    arrays: ScoreArrays
-    threshold: float | None
+def _of_channels(
+    channels: Sequence[ChannelResult], tested: dict[TestedChannel, Tested]
+) -> list[Finding]:
+    """Findings of the channels that no other rule has made already.
 
-    @property
-    def mode(self) -> LogprobsMode | None:
-        return self.replay.logprobs_mode or self.claim.logprobs_mode
-
-    @property
-    def model(self) -> str | None:
-        asked = self.claim.request.get("model")
-        return self.claim.engine.model or (asked if isinstance(asked, str) else None)
-
-
-def _compare(pair: _Pair, found: list[Finding], base: dict[str, Any]) -> Verdict:
-    """The distances and every signal, then the conclusion."""
-    arrays = pair.arrays
-    compared = arrays.take(np.flatnonzero(arrays.comparable))
-    published = published_distances(compared)
-    ours = distances(arrays)
-    informative = informative_positions(arrays, ours)
-    entropy = entropies(arrays.replay_logprobs, arrays.replay_possible)
-    near = near_best(arrays.replay_logprobs, arrays.replay_possible)
-    mean_near = float(near[arrays.comparable].mean())
-    flat = mean_near >= FLAT_ALTERNATIVES
-    cut = has_padding(arrays)
-    limits = choose_limits(pair.threshold, pair.model, pair.mode, flat=flat, cut=cut)
-    similarity = similarity_second(published)
-    decision = decide(ours, informative, similarity, limits)
-    ceiling = above_ceiling(ours)
-    support = without_support(pair.replay, len(arrays))
-    blocked = any(f.effect == "block" for f in found)
-    # A guessed mode, or numbers that cannot be compared, may never count against the claim.
-    fair = not blocked and pair.replay.mode_source != "inferred"
-    found += _support(support, fair=fair)
-    if not blocked:
-        found += find.not_constant(arrays, informative)
-        found += _ceiling(ceiling, len(compared), fair=fair and not flat)
-        found += _by_distance(pair, decision, limits, flat)
-    scores = {
-        "positions": len(compared),
-        "by_distance": None if blocked else _OUTCOMES[decision.outcome],
-        "similarity": similarity,
-        "similarity_v1": similarity_first(compared, published),
-        "top1_agreement": top1_agreement(arrays),
-        "informative_positions": decision.informative,
-        "mean_distance": decision.mean,
-        "pass_limit": limits.pass_limit,
-        "fail_limit": limits.fail_limit,
-        "limits_source": limits.source,
-        "p_pass": decision.p_pass,
-        "p_fail": decision.p_fail,
-        "above_ceiling": ceiling.count,
-        "without_support": None if support is None else support.count,
-        "flat": flat,
-        "mean_entropy": float(entropy[arrays.comparable].mean()),
-        "mean_near_best": mean_near,
-        "distances": _listed(ours),
-        "entropies": _listed(np.where(arrays.comparable, entropy, np.nan)),
-        "near_best": tuple(
-            int(n) if seen else None for n, seen in zip(near, arrays.comparable, strict=True)
-        ),
-    }
-    return _conclude(found, None if blocked else decision.outcome, base | scores)
+    A choice that is only too short says nothing a reader must act on; one that is doubtful must
+    not pass. Where p-values judge a channel, whatever keeps it from passing does so here.
+    """
+    found = []
+    value, choice, _ = channels
+    if choice.outcome == "fail" and choice.p_value is None:
+        found.append(finding("fail", choice.code, choice.reason, choice.position))
+    elif choice.outcome == "inconclusive" and ("choice" in tested or choice.code == DOUBTFUL):
+        found.append(finding("hold", choice.code, choice.reason, choice.position))
+    if value.outcome == "inconclusive" and value.p_value is not None:
+        found.append(finding("hold", value.code, value.reason))
+    return found
 
 
-def _listed(values: Floats) -> tuple[float | None, ...]:
-    return tuple(float(value) if math.isfinite(value) else None for value in values)
+def _rejected(channels: Sequence[ChannelResult], together: Combined) -> list[Finding]:
+    """Findings of the p-values that fail the claim at the joint rate, and of a channel that would
+    fail alone and does not jointly."""
+    rejected = {test.channel for test in together.tests_failed}
+    found = []
+    for channel in channels:
+        if channel.outcome == "fail" and (channel.p_value is not None or channel.p_low is not None):
+            effect: find.Effect = "fail" if channel.name in rejected else "hold"
+            found.append(finding(effect, channel.code, channel.reason, channel.position))
+    return found
 
 
-def _conclude(found: list[Finding], by_distance: bool | None, fields: dict[str, Any]) -> Verdict:
-    outcome: Outcome
+def _outcome(found: Sequence[Finding], channels: Sequence[ChannelResult]) -> Outcome:
     if any(f.effect == "fail" for f in found):
-        outcome = "fail"
-    elif by_distance is True and not found:
-        outcome = "pass"
-    else:
-        outcome = "inconclusive"
+        return "fail"
+    value = channels[0]
+    return "pass" if value.outcome == "pass" and not found else "inconclusive"
+
+
+def _reasons(found: Sequence[Finding]) -> tuple[Reason, ...]:
     order = {"fail": 0, "block": 1, "hold": 2}
-    reasons = tuple(f.reason for f in sorted(found, key=lambda f: order[f.effect]))
-    return Verdict(verdict=outcome, reasons=reasons, **fields)
+    return tuple(f.reason for f in sorted(found, key=lambda f: order[f.effect]))
 
 
-def _support(support: Count | None, *, fair: bool) -> list[Finding]:
-    if support is None or not support.exceeded:
-        return []
-    return [
-        finding(
-            "fail" if fair else "hold",
-            "sampler_support",
-            f"at {support.count} positions the sampler with the claim's own parameters cannot draw"
-            f" the claimed token; {support.allowed} are allowed",
-            support.first,
-        )
-    ]
+def _notes(claim: Claim, replay: Replay) -> tuple[str, ...]:
+    ours = tuple(f"claim: {warning}" for warning in claim.warnings)
+    return ours + tuple(f"replay: {warning}" for warning in replay.warnings)
 
 
-def _ceiling(ceiling: Count, compared: int, *, fair: bool) -> list[Finding]:
-    if not ceiling.exceeded:
-        return []
-    return [
-        finding(
-            "fail" if fair and compared >= CEILING_MIN_POSITIONS else "hold",
-            "ceiling",
-            f"{ceiling.count} positions are farther than {CEILING_DISTANCE} from the replay;"
-            f" {ceiling.allowed} of {compared} are allowed",
-            ceiling.first,
-        )
-    ]
-
-
-def _by_distance(pair: _Pair, decision: Decision, limits: Limits, flat: bool) -> list[Finding]:
-    """The finding that goes with the decision; none when it is a pass."""
-    if decision.outcome is True:
-        return []
-    mean = 0.0 if decision.mean is None else decision.mean
-    about = f"mean distance {mean:.4f} over {decision.informative} informative positions"
-    if decision.outcome is False:
-        message = f"{about}, above the limit {limits.fail_limit:.4f} ({limits.source})"
-        if pair.replay.mode_source == "inferred":
-            return [
-                finding(
-                    "hold",
-                    "mode_inferred",
-                    f"{message}, but the server only guessed the log probability mode (case 53);"
-                    " name it and replay again",
-                )
-            ]
-        return [finding("fail", "similarity_below", message)]
-    if decision.informative == 0:
-        return [
-            finding("hold", "no_evidence", "no position has more than one possible alternative")
-        ]
-    if mean > limits.pass_limit:
-        found = [
-            finding(
-                "hold",
-                "similarity_below",
-                f"{about}, above the pass limit {limits.pass_limit:.4f}, and not clearly above the"
-                f" fail limit {limits.fail_limit:.4f} ({limits.source})",
-            )
-        ]
-        if flat:
-            found.append(
-                finding(
-                    "hold",
-                    "flat_distribution",
-                    "the validator's own distributions are flat here, where honest engines differ"
-                    " most (case 51); the fail limit is wider",
-                )
-            )
-        return found
-    return [
-        finding(
-            "hold",
-            "too_short_to_tell",
-            f"{about} look honest, but so few can by luck (chance"
-            f" {decision.p_pass or 0:.2g} at the pass limit {limits.pass_limit:.4f}); a longer"
-            " claim is needed",
-        )
-    ]
+def _calibration(reason: str, tested: dict[TestedChannel, Tested]) -> str:
+    """Where the numbers come from that decided."""
+    if not tested:
+        return f"{reason}; {NOT_CALIBRATED}"
+    missing = [name for name in ("value", "choice") if name not in tested]
+    if missing:
+        return f"{reason}; {' and '.join(missing)} channel {NOT_CALIBRATED}"
+    return reason
