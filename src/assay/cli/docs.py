@@ -34,6 +34,8 @@ def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     if children is None:
         yield " ".join(path), command
         return
+    if path and command.invoke_without_command:  # a group that is a command itself, as `assay node`
+        yield " ".join(path), command
     for name, child in children.items():
         yield from _commands(child, (*path, name))
 

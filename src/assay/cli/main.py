@@ -15,6 +15,7 @@ from assay.cli import (
     demo,
     doctor,
     exits,
+    node,
     poc,
     power,
     record,
@@ -45,6 +46,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("power")(power.power)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
+app.add_typer(node.app, name="node")
 app.add_typer(poc.app, name="poc")
 
 # typer brings its own copy of click, so its exception classes are found through typer's names.

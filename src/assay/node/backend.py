@@ -105,5 +105,5 @@ class Launcher(Protocol):
     """Starts processes. The real one is :class:`assay.node.process.GuardedLauncher`."""
 
     async def start(self, launch: Launch) -> BackendProcess:
-        """Raises BackendFailureError when not even a process could be made."""
+        """Raises BackendFailureError when not even a process could be made. Is not cancelled."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -159,7 +159,7 @@ class Progress:
     hung_s: float
     _tokens: float | None = None
     _moved: float | None = None
-    _idle: bool = field(default=True)
+    _idle: bool = True
 
     def note(self, work: Work | None, leases: int, now: float) -> None:
         """Take in one look at the metrics, None when there were none to be had."""
@@ -167,7 +167,7 @@ class Progress:
         if work is not None:
             self._tokens = work.tokens
         present = leases > 0 or (work is not None and work.waiting)
-        if moved or not present or self._moved is None:
+        if moved or not present or self._idle:
             self._moved = now
         self._idle = not present
 

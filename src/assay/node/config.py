@@ -64,6 +64,11 @@ class Backends(Section):
     gpus: tuple[str, ...] | None = Field(
         None, description="GPU indices or UUIDs to use. Default: CUDA_VISIBLE_DEVICES, else all."
     )
+    command: tuple[str, ...] | None = Field(
+        None,
+        description="What starts one; the model and its flags follow. Default: assay serve. Another"
+        " one must know --dry-run as assay serve does.",
+    )
     environment: dict[str, SecretStr] = Field(
         {}, description="Variables for every backend, such as POC_POLICY or HF_TOKEN."
     )

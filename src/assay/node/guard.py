@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     server = _start(command)
     code = _watch(server, wake, wanted, grace)
-    _end_descendants(LEFT_BEHIND_GRACE if not _kill_now(wanted) else 0.0)
+    _end_descendants(0.0 if _kill_now(wanted) else min(LEFT_BEHIND_GRACE, grace))
     return code
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections import deque
@@ -16,6 +15,7 @@ from assay.node.backend import BackendProcess, BackendState, Launcher
 from assay.node.checks import Checks, Progress, Strikes
 from assay.node.config import Backends
 from assay.node.failures import BackendFailureError
+from assay.node.finish import to_the_end
 from assay.node.metrics import NodeMetrics
 from assay.node.plan import Planned
 from assay.node.pool import Pool
@@ -126,11 +126,13 @@ class Keeper:
         logger.info("backend %d starts", self.backend.port)
         try:
             _require_free(self.backend.host, self.backend.port)
-            process = await self._launcher.start(self._launch)
+            process, cancelled = await to_the_end(self._launcher.start(self._launch))
         except BackendFailureError as error:
             return Ending("crashed", str(error))
         ending: Ending | None = None
         try:
+            if cancelled:
+                raise asyncio.CancelledError
             ending = await self._until_ready(process)
             if ending is None:
                 self._restarts.was_ready = True
@@ -141,9 +143,9 @@ class Keeper:
             return ending
         finally:
             self.backend.pid = None
-            await _to_the_end(
-                process.stop() if ending is None or ending.answers else process.kill()
-            )
+            _, cancelled = await to_the_end(_end(process, ending))
+            if cancelled:
+                raise asyncio.CancelledError
 
     async def _until_ready(self, process: BackendProcess) -> Ending | None:
         """None when it generated a token; else why it never will."""
@@ -242,12 +244,11 @@ class Keeper:
         )
 
 
-async def _to_the_end(stopping: object) -> None:
-    """Finish although this task is cancelled, once or more: a process must not be left behind."""
-    task = asyncio.ensure_future(stopping)  # type: ignore[call-overload]
-    while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({task})
+async def _end(process: BackendProcess, ending: Ending | None) -> None:
+    if ending is None or ending.answers:
+        await process.stop()
+    else:
+        await process.kill()
 
 
 def _require_free(host: str, port: int) -> None:

@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from assay.node.backend import Backend, Launch
 from assay.node.config import Backends
 from assay.node.failures import NodeRefusal
+from assay.node.finish import to_the_end
 from assay.node.gpus import visible_gpus
 from assay.settings import process_environment
 
-ASSAY = (sys.executable, "-m", "assay.cli.main")
+ASSAY_SERVE = (sys.executable, "-m", "assay.cli.main", "serve")
 DRY_RUN_WITHIN = 120.0
 OURS = ("host", "port", "uds", "fd", "headless")
 """Flags the node sets or depends on, so a request cannot."""
@@ -50,7 +51,8 @@ async def plan(request: UpRequest, settings: Backends) -> list[Planned]:
     """What to start, sorted by port. NodeRefusal 400 for a request that cannot work."""
     _check(request)
     environment = backend_environment(settings, process_environment())
-    flags = await effective_flags(request, environment)
+    serve = settings.command or ASSAY_SERVE
+    flags = await effective_flags(serve, request, environment)
     gpus = await asyncio.to_thread(visible_gpus, settings.gpus, environment)
     slices = gpu_slices(gpus, gpus_each(flags), settings.count)
     key = _last_value(flags, "--api-key") or environment.get("VLLM_API_KEY")
@@ -60,7 +62,7 @@ async def plan(request: UpRequest, settings: Backends) -> list[Planned]:
         backend = Backend(port, settings.host, part, headers)
         own = {"CUDA_VISIBLE_DEVICES": ",".join(part)} if part else {}
         address = ("--host", settings.host, "--port", str(port))
-        command = (*ASSAY, "serve", *_arguments(request), *address)
+        command = (*serve, *_arguments(request), *address)
         planned.append(Planned(backend, Launch(port, command, {**environment, **own})))
     return planned
 
@@ -89,19 +91,37 @@ def backend_environment(settings: Backends, environment: Mapping[str, str]) -> d
     return kept | {k: v.get_secret_value() for k, v in settings.environment.items()}
 
 
-async def effective_flags(request: UpRequest, environment: Mapping[str, str]) -> list[str]:
+async def effective_flags(
+    serve: Sequence[str], request: UpRequest, environment: Mapping[str, str]
+) -> list[str]:
     """The flags ``assay serve`` would use, presets included: they may set the parallel sizes.
 
     Asked of the command itself, so that node and command cannot disagree.
     """
-    process = await asyncio.create_subprocess_exec(
-        *(*ASSAY, "serve", "--dry-run", *_arguments(request)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=dict(environment),
+    code, shown, errors = await _output((*serve, "--dry-run", *_arguments(request)), environment)
+    if code != 0:
+        lines = errors.decode("utf-8", errors="replace").strip().splitlines()
+        raise NodeRefusal(400, lines[-1] if lines else "assay serve refused these flags")
+    return shlex.split(shown.decode("utf-8", errors="replace"))
+
+
+async def _output(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[int | None, bytes, bytes]:
+    """Exit code, standard output and standard error of a command."""
+    process, cancelled = await to_the_end(
+        asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(environment),
+            start_new_session=True,
+        )
     )
     try:
+        if cancelled:
+            raise asyncio.CancelledError
         async with asyncio.timeout(DRY_RUN_WITHIN):
             shown, errors = await process.communicate()
     except TimeoutError as error:
@@ -109,11 +129,8 @@ async def effective_flags(request: UpRequest, environment: Mapping[str, str]) ->
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        lines = errors.decode("utf-8", errors="replace").strip().splitlines()
-        raise NodeRefusal(400, lines[-1] if lines else "assay serve refused these flags")
-    return shlex.split(shown.decode("utf-8", errors="replace"))
+            await to_the_end(process.wait())
+    return process.returncode, shown, errors
 
 
 def gpus_each(flags: Sequence[str]) -> int:

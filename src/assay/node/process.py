@@ -35,8 +35,9 @@ class GuardedLauncher:
                 log.replace(log.with_suffix(".log.1"))
             with log.open("ab") as output:
                 begin = output.tell()
+                guard = (sys.executable, "-m", "assay.node.guard", str(grace))
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "assay.node.guard", str(grace), *launch.command),
+                    *(*guard, *launch.command),
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,

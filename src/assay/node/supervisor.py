@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from assay.node.backend import Backend, BackendState
 from assay.node.failures import NodeRefusal
@@ -99,8 +100,12 @@ class Supervisor:
         self._closed = True
         await self.down()
 
-    async def _begin(self, request: UpRequest) -> Deployment:
+    def _begin(self, request: UpRequest) -> Coroutine[Any, Any, Deployment]:
+        # Counted at once, not when the coroutine first runs: a second async up must see it.
         self._planning += 1
+        return self._plan_and_start(request)
+
+    async def _plan_and_start(self, request: UpRequest) -> Deployment:
         try:
             planned = await plan(request, self._settings)
             async with self._changing:
