@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -81,9 +82,10 @@ def power(
 ) -> Power:
     """The evidence that ``attack``, measured in ``profile``, needs.
 
-    A claim counts as caught when any of its p-values is at most ``fpr`` divided by their number, as
-    in ``combine.combine``. Raises ProfileError for an attack that the profile does not hold or
-    that shares no statistic with its honest claims, SettingsError for rates outside (0, 1].
+    A claim counts as caught when ``verdict.judge`` would fail it: Bonferroni over the statistics of
+    a channel, and over the channels and tails. Raises ProfileError for an attack that the profile
+    does not hold or that shares no statistic with its honest claims, SettingsError for rates
+    outside (0, 1].
     """
     check_fpr(fpr)
     for name, value in (("power", wanted), ("mixture", mixture)):
@@ -100,15 +102,15 @@ def power(
             f"attack {attack} and the honest claims of profile {profile.name} have no statistic in"
             " common that enough honest claims measured"
         )
-    tests = len(nulls) + sum(null.why_silent_below(LADDER[0]) is None for null in nulls)
+    tests = _tests(nulls)
     longest = max(r.series[n.statistic].length for n in nulls for r in records if _has(r, n))
     detection = tuple(
         found
         for step, length in enumerate(LADDER)
-        if length <= longest and (found := _detect(nulls, records, step, fpr, tests)) is not None
+        if length <= longest and (found := _detect(nulls, records, step, fpr)) is not None
     )
     enough = [found.tokens for found in detection if found.rate >= wanted]
-    estimated = None if enough else _estimate(nulls, records, fpr / tests, wanted)
+    estimated = None if enough else _estimate(nulls, records, fpr, wanted)
     claims = _claims_needed(profile, records, fpr, wanted, mixture)
     return Power(
         profile=profile.id,
@@ -116,7 +118,7 @@ def power(
         fpr=fpr,
         wanted=wanted,
         mixture=mixture,
-        tests=tests,
+        tests=sum(tests.values()),
         tokens=min(enough, default=None),
         tokens_estimated=estimated,
         executor_claims=claims,
@@ -130,12 +132,28 @@ def _has(record: ClaimRecord, null: Null) -> bool:
     return null.statistic in record.series
 
 
+def _tests(nulls: Sequence[Null]) -> dict[tuple[str, str], int]:
+    """Statistics of each channel and tail that has any."""
+    found = Counter((_channel(null), "upper") for null in nulls)
+    found.update((_channel(null), "lower") for null in nulls if _speaks_below(null))
+    return dict(found)
+
+
+def _channel(null: Null) -> str:
+    return null.statistic.partition("_")[0]
+
+
+def _speaks_below(null: Null) -> bool:
+    return null.why_silent_below(LADDER[0]) is None
+
+
 def _detect(
-    nulls: Sequence[Null], records: Sequence[ClaimRecord], step: int, fpr: float, tests: int
+    nulls: Sequence[Null], records: Sequence[ClaimRecord], step: int, fpr: float
 ) -> Detection | None:
     """Claims caught when cut to LADDER[step] positions, among those so long."""
     length = LADDER[step]
     claims = caught = 0
+    tests = _tests(nulls)
     by_statistic = dict.fromkeys((null.statistic for null in nulls), 0)
     for record in records:
         held = [n for n in nulls if _has(record, n) and record.series[n.statistic].length >= length]
@@ -145,12 +163,11 @@ def _detect(
         any_caught = False
         for null in held:
             value = record.series[null.statistic].values[step]
-            smallest = null.p_summary(value, length)
-            if null.why_silent_below(length) is None:
-                smallest = min(smallest, null.p_low_summary(value, length))
-            if smallest <= fpr / tests:
-                by_statistic[null.statistic] += 1
-                any_caught = True
+            hit = null.p_summary(value, length) * _price(tests, null, "upper") <= fpr
+            if _speaks_below(null) and null.why_silent_below(length) is None:
+                hit |= null.p_low_summary(value, length) * _price(tests, null, "lower") <= fpr
+            by_statistic[null.statistic] += hit
+            any_caught |= hit
         caught += any_caught
     if not claims:
         return None
@@ -166,6 +183,11 @@ def _detect(
     )
 
 
+def _price(tests: dict[tuple[str, str], int], null: Null, tail: str) -> int:
+    """By how much a p-value is multiplied for what else was looked at."""
+    return len(tests) * tests[_channel(null), tail]
+
+
 def interval(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
     """Interval of a rate of which ``count`` of ``total`` were seen (Clopper and Pearson 1934)."""
     side = (1 - level) / 2
@@ -175,15 +197,16 @@ def interval(count: int, total: int, level: float = 0.95) -> tuple[float, float]
 
 
 def _estimate(
-    nulls: Sequence[Null], records: Sequence[ClaimRecord], p: float, wanted: float
+    nulls: Sequence[Null], records: Sequence[ClaimRecord], fpr: float, wanted: float
 ) -> int | None:
     """Fewest tokens at which some statistic's distance between attack and honest claims exceeds
     what both spread: ``d >= c s0(n) + z s1(n)``, s(n)^2 = between^2 + within^2 / n."""
     z = float(stats.norm.ppf(min(wanted, 0.999)))
-    needed = []
+    needed, tests = [], _tests(nulls)
     for null in nulls:
         if null.statistic in MAXIMA:
             continue
+        p = fpr / _price(tests, null, "upper")
         cheat = Sample(*table(records, null.statistic))
         counts = null.statistic in COUNTS
         found = [_crossing(honest, cheat, (p, z), counts) for honest in null.samples]

@@ -92,14 +92,17 @@ def prefixes(statistic: str, values: Sequence[float]) -> Prefixes:
 
 
 def record_of(measurement: Measurement, claim: str | None = None) -> ClaimRecord:
-    """The record of a measured claim; statistics too short or missing are left out."""
+    """The record of a measured claim. Statistics too short or missing are left out, and those of
+    the choice where it rests on an assumption."""
     return ClaimRecord(
         claim=measurement.claim_id if claim is None else claim,
         positions=measurement.positions,
         series={
             name: prefixes(name, values)
             for name, values in measurement.series.items()
-            if name in STATISTICS and why_unusable(values) is None
+            if name in STATISTICS
+            and why_unusable(values) is None
+            and not (measurement.assumed and name.startswith("choice_"))
         },
     )
 

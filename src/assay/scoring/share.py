@@ -10,6 +10,7 @@ from scipy import stats  # type: ignore[import-untyped]
 from assay.scoring.constants import SHARE_LEVEL
 from assay.scoring.measure import Measurement
 from assay.scoring.profile import Profile
+from assay.scoring.samples import record_of
 
 LEVEL = 0.95
 
@@ -32,10 +33,14 @@ class Share(BaseModel):
 
 def claim_p(profile: Profile, measurement: Measurement) -> float | None:
     """One p-value of a claim over all its statistics and tails (Bonferroni); ``None`` without."""
-    found = []
+    record, found = record_of(measurement), []
     for name, null in profile.nulls.items():
-        values = measurement.series.get(name, ())
-        found += [p for p in (null.p_upper(values), null.p_lower(values)) if p is not None]
+        kept = record.series.get(name)
+        if kept is None or not null.large_enough:
+            continue
+        found.append(null.p_summary(kept.values[-1], kept.length))
+        if null.why_silent_below(kept.length) is None:
+            found.append(null.p_low_summary(kept.values[-1], kept.length))
     return min(1.0, len(found) * min(found)) if found else None
 
 
