@@ -9,6 +9,7 @@ import pytest
 from tests.scoring.simulated import HONEST, INT4, INT8, Law, draws, measurement, profile
 
 from assay.errors import ProfileError, SettingsError
+from assay.scoring.calibrated import channel_tests
 from assay.scoring.combine import bonferroni
 from assay.scoring.power import interval, power
 
@@ -36,12 +37,8 @@ def test_the_answer_is_what_claims_of_that_length_show() -> None:
     assert found.tokens is not None
     caught = 0
     for claim in draws(INT4, 100, 77, found.tokens):
-        p_values = [
-            p
-            for name, null in KNOWN.nulls.items()
-            for p in (null.p_upper(claim.series[name]), null.p_lower(claim.series[name]))
-            if p is not None
-        ]
+        tested = channel_tests(claim, KNOWN)
+        p_values = [p for t in tested.values() for p in (t.p_value, t.p_low) if p is not None]
         caught += bonferroni(p_values) <= 1e-3
     assert caught >= 80
 
