@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from tests.claims.bodies import chat
 
+from assay.claims.claim import Tape
+from assay.claims.evidence import read_evidence
 from assay.claims.read_json import read_replay
 from assay.errors import ClaimError
 
@@ -52,6 +54,67 @@ def test_a_replay_without_the_field_has_no_evidence_and_no_mode() -> None:
     assert replay.evidence is None
     assert replay.logprobs_mode is None
     assert replay.path == "file"
+
+
+CHOICE = {
+    "drawn_raw": [-0.2, None, -0.1],
+    "drawn_processed": [-0.1, -0.3, 0],
+    "noise_drawn": [3.5, None, 0.0],
+    "noise_forced": [-1.25, None, 0],
+    "tape": {"runner": "v2", "generation": 1, "fp64": False, "device": "cuda", "more": 1},
+}
+
+
+def test_the_numbers_of_the_choice_channel() -> None:
+    evidence = read_replay(chat(assay=field(**CHOICE))).evidence
+    assert evidence is not None
+    assert evidence.drawn_raw == (-0.2, None, -0.1)
+    assert evidence.drawn_processed == (-0.1, -0.3, 0.0)
+    assert evidence.noise_drawn == (3.5, None, 0.0)
+    assert evidence.noise_forced == (-1.25, None, 0.0)
+    assert evidence.tape == Tape(runner="v2", device="cuda")
+
+
+def test_an_older_plugin_sends_none_of_them() -> None:
+    evidence = read_replay(chat(assay=field(tape=None))).evidence
+    assert evidence is not None
+    assert (evidence.drawn_raw, evidence.noise_forced, evidence.tape) == ((), (), None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"noise_drawn": [0.0, 0.0]}, "assay.noise_drawn"),
+        ({"noise_forced": [0.0] * 4}, "assay.noise_forced"),
+        ({"drawn_raw": [0.0]}, "assay.drawn_raw"),
+        ({"drawn_processed": [0.0] * 100_000}, "assay.drawn_processed"),
+        ({"drawn_processed": [0.0, True, 0.0]}, "assay.drawn_processed[1]"),
+        ({"noise_drawn": "abc"}, "assay.noise_drawn"),
+        ({"noise_drawn": [0.0, "1", 0.0]}, "assay.noise_drawn[1]"),
+        ({"noise_drawn": [0.0, 0.0, False]}, "assay.noise_drawn[2]"),
+        ({"noise_drawn": [0.0, 0.0, {}]}, "assay.noise_drawn[2]"),
+        ({"noise_forced": [float("nan"), 0.0, 0.0]}, "assay.noise_forced[0]"),
+        ({"noise_forced": [0.0, float("inf"), 0.0]}, "assay.noise_forced[1]"),
+        ({"noise_forced": [0.0, 1e6, 0.0]}, "assay.noise_forced[1]"),
+        ({"noise_forced": [0.0, 10**400, 0.0]}, "assay.noise_forced[1]"),
+        ({"tape": "v2"}, "assay.tape"),
+        ({"tape": {}}, "assay.tape.runner"),
+        ({"tape": {"runner": ["v2"]}}, "assay.tape.runner"),
+        ({"tape": {"runner": "v2", "generation": -1}}, "assay.tape.generation"),
+        ({"tape": {"runner": "v2", "fp64": False}}, "assay.tape.generation"),
+        ({"tape": {"runner": "v2", "generation": 1, "fp64": 0}}, "assay.tape.fp64"),
+        (
+            {"tape": {"runner": "v2", "generation": 1, "fp64": False, "device": 1}},
+            "assay.tape.device",
+        ),
+    ],
+)
+def test_hostile_numbers_of_the_choice_channel_are_refused_by_name(
+    changes: dict[str, Any], where: str
+) -> None:
+    with pytest.raises(ClaimError) as error:
+        read_evidence(field(**{**CHOICE, **changes}))
+    assert error.value.field == where
 
 
 @pytest.mark.parametrize(

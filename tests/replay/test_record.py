@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support.fake_engine import FakeEngine, error
 
-from assay.claims.claim import Claim
+from assay.claims.claim import Claim, Tape
+from assay.claims.seeds import verify_seed
 from assay.errors import ClaimError, ReplayError, SettingsError
 from assay.replay.client import HttpEngineClient
 from assay.replay.identity import ServerIdentity, identify
@@ -67,6 +69,49 @@ def test_a_mode_is_only_sent_to_a_server_that_can_choose() -> None:
     assert record_request(CHAT, SERVER, options)["logprobs_mode"] == "processed_logprobs"
     stock = SERVER.model_copy(update={"plugin_version": None})
     assert "logprobs_mode" not in record_request(CHAT, stock, options)
+
+
+async def test_the_claim_says_what_turned_its_seed_into_draws() -> None:
+    told = Tape(runner="v2")
+    [claim] = await run(FakeEngine(), [CHAT], RecordOptions(max_tokens=2, tape=told))
+    [stock] = await run(FakeEngine(plugin=False), [CHAT], RecordOptions(max_tokens=2, tape=told))
+    [silent] = await run(FakeEngine(plugin=False), [CHAT], RecordOptions(max_tokens=2))
+    assert isinstance(claim, Claim)
+    assert claim.tape == Tape(runner="v1", generation=2, device="cpu"), "the server's own word"
+    assert claim.engine.hardware == "fake device"
+    assert isinstance(stock, Claim)
+    assert stock.tape == told
+    assert isinstance(silent, Claim)
+    assert silent.tape is None
+
+
+def test_a_newer_plugins_tape_may_say_more() -> None:
+    tape = {"runner": "v2", "generation": 3, "fp64": True, "device": "cuda", "salt": 5}
+    known = ServerIdentity.model_validate({"tape": tape})
+    assert known.tape == Tape(runner="v2", generation=3, fp64=True, device="cuda")
+
+
+async def test_a_beacon_chooses_every_seed_that_the_prompt_does_not() -> None:
+    own = PromptLine(2, "chat", {**CHAT.body, "seed": 5})
+    options = RecordOptions(max_tokens=2, beacon="block 7", temperature=0.7)
+    drawn, chosen = await run(FakeEngine(), [CHAT, own], options)
+    assert isinstance(drawn, Claim)
+    assert isinstance(chosen, Claim)
+    assert (drawn.seed_source, chosen.seed_source) == ("beacon", "client")
+    assert chosen.request["seed"] == 5
+    assert verify_seed(drawn, "block 7").ok
+    assert not verify_seed(drawn, "block 8").ok
+    [stream] = await run(FakeEngine(), [CHAT], replace(options, stream=True))
+    assert isinstance(stream, Claim)
+    assert stream.request["seed"] == drawn.request["seed"]
+
+
+async def test_a_seed_without_a_beacon_is_the_clients() -> None:
+    [seeded] = await run(FakeEngine(), [CHAT], RecordOptions(max_tokens=2, seed=3))
+    [none] = await run(FakeEngine(), [CHAT], RecordOptions(max_tokens=2))
+    assert isinstance(seeded, Claim)
+    assert isinstance(none, Claim)
+    assert (seeded.seed_source, none.seed_source) == ("client", None)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -84,6 +84,8 @@ class FakeEngine:
                 "plugin_version": "0.1.0",
                 "vllm_version": "0.32.0",
                 "runner": "v1",
+                "tape": {"runner": "v1", "generation": 2, "fp64": False, "device": "cpu"},
+                "hardware": "fake device",
                 "model": self.model,
                 "model_path": f"/models/{self.model}-{self.noise}",
                 "dtype": "float32",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,11 +15,14 @@ from assay.claims.jsonl import write_claims
 from assay.cli import exits
 from assay.cli.console import print_json, progress, stderr
 from assay.cli.options import ApiKey, Concurrency, Json, Mode, Server, request_mode
-from assay.errors import ClaimError
+from assay.demo.settings import CacheSettings
+from assay.errors import ClaimError, SettingsError
 from assay.replay.client import HttpEngineClient
 from assay.replay.identity import ServerIdentity, identify
 from assay.replay.prompts import PromptLine, read_prompts
 from assay.replay.record import RecordOptions, record_all
+from assay.replay.tapes import named_tape
+from assay.replay.weights import weights_digest
 from assay.settings import client_settings
 
 
@@ -49,6 +53,29 @@ def record(
     seed: Annotated[
         int | None, typer.Option("--seed", help="Seed of every request that has none of its own.")
     ] = None,
+    beacon: Annotated[
+        str | None,
+        typer.Option(
+            "--beacon",
+            help="Public random value, such as a block hash: every request without a seed of its own"
+            " gets the one that follows from it (docs/choice.md).",
+        ),
+    ] = None,
+    tape: Annotated[
+        str | None,
+        typer.Option(
+            "--tape",
+            help="How the server draws, where it does not say it itself (it has no plugin): v2, v1"
+            " (on an accelerator) or v1-cpu.",
+        ),
+    ] = None,
+    model_files: Annotated[
+        Path | None,
+        typer.Option(
+            "--model-files",
+            help="Local folder of the served weights: their SHA-256 goes into the claims.",
+        ),
+    ] = None,
     top_logprobs: Annotated[
         int | None,
         typer.Option("--top-logprobs", min=0, max=64, help="Alternatives a token. Default: 5."),
@@ -65,12 +92,19 @@ def record(
     exit code is then 3, or 1 when there is no claim at all.
     """
     settings = client_settings()
+    if seed is not None and beacon is not None:
+        raise SettingsError(
+            "--seed and --beacon: give one of them, both choose every request's seed"
+        )
+    if tape is not None:
+        named_tape(tape, None)  # a wrong name is refused before anything is asked
     lines = read_prompts(prompts)
     options = RecordOptions(
         model=model,
         max_tokens=max_tokens,
         temperature=temperature,
         seed=seed,
+        beacon=beacon,
         top_logprobs=top_logprobs,
         stream=stream,
         logprobs_mode=request_mode(logprobs_mode),
@@ -78,10 +112,15 @@ def record(
         retries=settings.retries,
     )
 
+    digest = None if model_files is None else weights_digest(model_files, CacheSettings().root)
+
     async def work() -> tuple[ServerIdentity, list[Claim], list[ClaimError]]:
         async with HttpEngineClient(server, settings, api_key=api_key) as client:
             identity = await identify(client, retries=settings.retries)
-            return identity, *await _record(client, identity, lines, options)
+            identity = identity.model_copy(update={"model_digest": digest})
+            told = None if tape is None else named_tape(tape, identity.vllm_version)
+            chosen = replace(options, tape=told)
+            return identity, *await _record(client, identity, lines, chosen)
 
     identity, claims, refused = asyncio.run(work())
     for error in refused:

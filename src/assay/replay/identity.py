@@ -6,9 +6,9 @@ import hashlib
 import json
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from assay.claims.claim import EngineIdentity, LogprobsMode
+from assay.claims.claim import EngineIdentity, LogprobsMode, Tape
 from assay.errors import ReplayError
 from assay.replay.client import EngineClient, EngineReply
 from assay.replay.failures import as_replay_error, with_retries
@@ -28,6 +28,9 @@ class ServerIdentity(BaseModel):
     plugin_version: str | None = None
     vllm_version: str | None = None
     runner: str | None = None
+    tape: Tape | None = None
+    """What turns a request's seed into draws there; ``None`` where it cannot be repeated."""
+    hardware: str | None = None
     model: str | None = None
     model_path: str | None = None
     served_models: tuple[str, ...] = ()
@@ -49,6 +52,16 @@ class ServerIdentity(BaseModel):
     eos_token_ids: tuple[int, ...] | None = None
     template_digest: str | None = None
     """How it renders one fixed conversation (``replay.tokens``); the route does not tell."""
+    model_digest: str | None = None
+    """Digest of its weights where the caller computed it (``replay.weights``)."""
+
+    @field_validator("tape", mode="before")
+    @classmethod
+    def _known_tape(cls, value: object) -> object:
+        """A newer plugin may say more of its tape than this version knows."""
+        if not isinstance(value, dict):
+            return value
+        return {name: value[name] for name in Tape.model_fields if name in value}
 
     @property
     def has_plugin(self) -> bool:
@@ -76,6 +89,8 @@ class ServerIdentity(BaseModel):
             attention_backend=self.attention_backend,
             logprobs_mode=self.mode,
             plugin_version=self.plugin_version,
+            model_digest=self.model_digest,
+            hardware=self.hardware,
             tensor_parallel_size=self.tensor_parallel_size,
             pipeline_parallel_size=self.pipeline_parallel_size,
             max_model_len=self.max_model_len,

@@ -8,9 +8,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from assay.claims.claim import Claim, EngineIdentity, LogprobsMode
+from assay.claims.claim import Claim, EngineIdentity, LogprobsMode, SeedSource, Tape
 from assay.claims.read_json import read_response
 from assay.claims.read_stream import read_stream
+from assay.claims.seeds import derive_seed, verify_seed
 from assay.errors import ClaimError, ReplayError
 from assay.replay.client import EngineClient
 from assay.replay.failures import as_replay_error, with_retries
@@ -27,13 +28,16 @@ class RecordOptions:
     """Sampling fields for every request; a field that a prompt line sets itself wins.
 
     ``logprobs_mode`` is sent to servers that have the plugin; a stock server cannot choose, so
-    there it is only what the caller says the server runs.
+    there it is only what the caller says the server runs. So is ``tape`` where the server does not
+    say it. ``beacon`` gives every request without a seed of its own the seed that follows from it.
     """
 
     model: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     seed: int | None = None
+    beacon: str | None = None
+    tape: Tape | None = None
     top_logprobs: int | None = None
     stream: bool = False
     logprobs_mode: LogprobsMode | None = None
@@ -60,6 +64,8 @@ def record_request(
     _ask_for_evidence(prompt, body, options)
     if options.logprobs_mode is not None and server.has_plugin:
         body.setdefault("logprobs_mode", options.logprobs_mode)
+    if options.beacon is not None and body.get("seed") is None:
+        body["seed"] = derive_seed(options.beacon, body)
     return body
 
 
@@ -146,12 +152,18 @@ def _with_identity(claim: Claim, server: ServerIdentity, options: RecordOptions)
             "the server has no assay plugin: its log probability mode is "
             + (f"{mode} because the recorder was told so" if mode else "not known"),
         )
+    source: SeedSource | None = None
+    if claim.request.get("seed") is not None:
+        by_beacon = options.beacon is not None and verify_seed(claim, options.beacon).ok
+        source = "beacon" if by_beacon else "client"
     known = server.engine()
     seen = {name: value for name, value in claim.engine if value is not None}
     return claim.model_copy(
         update={
             "engine": EngineIdentity(**{**known.model_dump(), **seen}),
             "logprobs_mode": mode,
+            "tape": server.tape or options.tape,
+            "seed_source": source,
             "warnings": warnings,
         }
     )
