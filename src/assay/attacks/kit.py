@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from assay.attacks.ask import claim_name
 from assay.attacks.catalogue import ATTACKS, HONEST_RUNS, REAL, Attack, Executor, Run
 from assay.attacks.produce import LAUNDRY, Amount, Say, attacked, fill_replays, fill_run, made_of
 from assay.attacks.servers import serving
@@ -146,12 +147,37 @@ async def _replay_all(
     kit: Kit, slot: ServerSlot, attacks: Sequence[Attack], amount: Amount, path: PathChoice
 ) -> None:
     """The validator's replays of everything by one path."""
+    twins = {attack.name: attack for attack in attacks if attack.edit in SAME_TOKENS}
     for name, claims in everything(kit.traces, attacks, amount):
         done = kit.traces.replays(name, path)
-        if all(claim.id in done for claim in claims):
+        left = [claim for claim in claims if claim.id not in done]
+        if not left:
             continue
-        kit.say(f"{path}: replaying {len(claims)} claims of {name}")
-        await fill_replays(await slot.client(), kit.traces, name, claims, path=path)
+        if name in twins:
+            _take_replays(kit.traces, _unedited(twins[name], attacks), path, left)
+            continue
+        kit.say(f"{path}: replaying {len(left)} claims of {name}")
+        await fill_replays(await slot.client(), kit.traces, name, left, path=path)
+
+
+SAME_TOKENS: Final = ("launder", "inflate")
+"""Edits that leave prompt, request and tokens alone: a replay does not see them."""
+
+
+def _unedited(twin: Attack, attacks: Sequence[Attack]) -> str:
+    """Under which name the base run's own claims were replayed: an attack's, or the run's."""
+    same = (a.name for a in attacks if a.base.name == twin.base.name and a.edit == "none")
+    return next(same, twin.base.name)
+
+
+def _take_replays(traces: Traces, source: str, path: str, claims: Sequence[Claim]) -> None:
+    """The replays of ``source`` are those of its edited claims too."""
+    held = traces.replays(source, path)
+    for claim in claims:
+        name, index = claim.id.rsplit("-", 1)
+        real = held.get(claim_name(source, int(index)))
+        if real is not None:
+            traces.add_replays(name, path, [real.model_copy(update={"id": claim.id})])
 
 
 def everything(

@@ -23,13 +23,24 @@ def cache_folder() -> Path:
 def open_kit(
     folder: Path, environment: Mapping[str, str], settings: ClientSettings, say: Say
 ) -> Kit:
-    """A kit that keeps everything under ``folder``. Makes the model's folder if need be."""
+    """A kit that keeps everything under ``folder``. Makes the demo's model if need be."""
+    return open_kit_at(smollm2(), folder, environment, settings, say)
+
+
+def open_kit_at(
+    model: Path,
+    folder: Path,
+    environment: Mapping[str, str],
+    settings: ClientSettings,
+    say: Say,
+) -> Kit:
+    """The same for the model in a folder."""
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     return Kit(
         traces=Traces(folder / "traces"),
         vectors=VectorFiles(folder / "vectors"),
-        model=smollm2(),
+        model=model,
         logs=logs,
         environment={**environment, "POC_STORE_FOLDER": str(logs)},
         settings=settings,
