@@ -382,10 +382,10 @@ async def test_the_claims_own_ids_are_scored_whatever_their_rank() -> None:
     sent = engine.requests[0]["claimed_token_ids"]
     assert sent[0] == [entry.key for entry in (claim.positions or ())[0].top]
     known = {entry.key: entry.logprob for entry in run.replay.alternatives[0]}
-    assert known[7] == -2.0
-    assert known[ids[0][0]] == -1.0
-    assert {known[key] for key in sent[0][1:]} == {-10.0, -11.0, -12.0, -13.0}
-    assert run.replay.alternatives[1][-1].logprob == IMPOSSIBLE
+    assert known == {7: -2.0, ids[0][0]: -1.0}
+    more = {entry.key: entry.logprob for entry in run.replay.claimed_entries[0]}
+    assert {more[key] for key in sent[0][1:]} == {-10.0, -11.0, -12.0, -13.0}
+    assert run.replay.claimed_entries[1][-1].logprob == IMPOSSIBLE
 
 
 @pytest.mark.parametrize(("id_", "blame"), [(600, "claim"), (500, "validator")])

@@ -159,7 +159,8 @@ class Replay(_Frozen):
     ``path`` names how it was made; a verdict never mixes paths. ``mode_source`` is ``inferred``
     when the server had to guess the log probability mode (case 53). ``alternatives`` are the
     likeliest ids of each position by rank, and the claimed one: on the prefill path more than the
-    claim lists, for the choice channel; distances compare ``positions``.
+    claim lists, for the choice channel; distances compare ``positions``. ``claimed_entries`` are
+    the validator's own numbers for ids that the claim lists and ``alternatives`` does not.
     """
 
     id: str
@@ -167,6 +168,7 @@ class Replay(_Frozen):
     prompt_token_ids: tuple[TokenId, ...] | None = None
     positions: tuple[Position, ...] | None = None
     alternatives: tuple[tuple[TopEntry, ...], ...] = ()
+    claimed_entries: tuple[tuple[TopEntry, ...], ...] = ()
     finish_reason: FinishReason | None = None
     usage: Usage = Usage()
     logprobs_mode: LogprobsMode | None = None

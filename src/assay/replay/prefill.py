@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from assay.claims.claim import Claim, Replay, Usage
+from assay.claims.positions import TopEntry
 from assay.errors import ClaimError, ReplayError
 from assay.replay.client import EngineClient
 from assay.replay.decode import ReplayRun, check_limits, prompt_note, served_model
@@ -80,6 +81,7 @@ async def replay_by_prefill(
         prompt_token_ids=prompt,
         positions=tuple(token.position(scoring.k, claim.endpoint) for token in scored),
         alternatives=tuple(token.alternatives for token in scored),
+        claimed_entries=_unless_empty(tuple(token.claimed_entries for token in scored)),
         usage=Usage(prompt_tokens=len(prompt), completion_tokens=len(scoring.output)),
         logprobs_mode=mode.mode,
         mode_source=mode.source,
@@ -90,6 +92,10 @@ async def replay_by_prefill(
     return ReplayRun(
         replay.model_copy(update={"warnings": tuple(note.message for note in notes)}), notes
     )
+
+
+def _unless_empty(rows: tuple[tuple[TopEntry, ...], ...]) -> tuple[tuple[TopEntry, ...], ...]:
+    return rows if any(rows) else ()
 
 
 def _is_answered(note: Note, source: str) -> bool:

@@ -40,11 +40,16 @@ class ScoredToken:
 
     @property
     def alternatives(self) -> tuple[TopEntry, ...]:
-        """All that is known: the likeliest by rank, then the claimed ids that are none of them."""
+        """The likeliest by rank, and the claimed token behind them where it is none of them."""
         known = dict(self.likeliest)
-        for key, logprob in ((self.token, self.logprob), *self.claimed):
-            known.setdefault(key, logprob)
+        known.setdefault(self.token, self.logprob)
         return _entries(tuple(known.items()))
+
+    @property
+    def claimed_entries(self) -> tuple[TopEntry, ...]:
+        """The claim's ids that are not in ``alternatives``."""
+        known = {self.token, *(key for key, _ in self.likeliest)}
+        return _entries(tuple(entry for entry in self.claimed if entry[0] not in known))
 
 
 def _entries(listed: tuple[tuple[int, float], ...]) -> tuple[TopEntry, ...]:
