@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from assay import __version__
 from assay.cli import (
+    attack,
     calibrate,
     demo,
     doctor,
@@ -44,6 +45,7 @@ app.command("verify")(verify.verify)
 app.command("score")(score.score)
 app.command("calibrate")(calibrate.calibrate)
 app.command("power")(power.power)
+app.command("attack")(attack.attack)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.add_typer(node.app, name="node")
