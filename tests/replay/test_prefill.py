@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.support.fake_engine import VOCABULARY, Answer, FakeEngine, error, reply
 
@@ -27,7 +28,8 @@ TEXT = PromptLine(1, "completions", {"prompt": "hi"})
 IDS = PromptLine(1, "completions", {"prompt": [10, 11, 12]})
 PREFILL = ReplayOptions(path="prefill")
 AUTO = ReplayOptions(path="auto")
-PLAIN = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1}
+PENALTIES = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+PLAIN = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0, **PENALTIES}
 
 
 def client(engine: FakeEngine) -> HttpEngineClient:
@@ -253,7 +255,7 @@ async def test_processed_claims_are_decoded_unless_nothing_processes_them() -> N
     run = await replay(FakeEngine(), processed(claim, **PLAIN))
     assert run.replay.logprobs_mode == "processed_logprobs"
     assert [note.code for note in run.notes] == ["processed_is_raw"]
-    greedy = processed(claim, temperature=0, repetition_penalty=1, top_p=0.5)
+    greedy = processed(claim, temperature=0, top_p=0.5, **PENALTIES)
     assert (await replay(FakeEngine(), greedy)).replay.path == "prefill"
     for fields in (
         {},
@@ -262,12 +264,54 @@ async def test_processed_claims_are_decoded_unless_nothing_processes_them() -> N
         {"temperature": 0},
     ):
         shaped = processed(claim, **fields)
-        with pytest.raises(ReplayError, match="processed mode") as caught:
+        with pytest.raises(ReplayError, match=r"processed mode|at each of 6") as caught:
             await replay(FakeEngine(), shaped)
         assert caught.value.code == NOT_AVAILABLE
-        chosen = await replay(FakeEngine(), shaped, AUTO)
-        assert chosen.replay.path == "decode"
-        assert "processed mode" in chosen.notes[0].message
+    chosen = await replay(FakeEngine(), processed(claim, top_p=0.9), AUTO)
+    assert chosen.replay.path == "decode"
+    assert "processed mode" in chosen.notes[0].message
+    known = FakeEngine(defaults={"top_p": 0.9})
+    with pytest.raises(ReplayError, match="top_p"):
+        await replay(known, processed(claim))
+    assert (await replay(FakeEngine(defaults={}), processed(claim))).replay.path == "prefill"
+
+
+async def test_few_kept_ids_are_processed_on_the_client() -> None:
+    """Against the definition, written out for one position: temperature, then min-p, then top-k,
+    then top-p, then the logarithm of what each has of the rest."""
+    claim = await record()
+    fields = PLAIN | {"temperature": 3.0, "top_k": 6, "top_p": 0.8, "min_p": 0.05}
+    for engine in (FakeEngine(), FakeEngine(plugin=False)):
+        run = await replay(engine, processed(claim, **fields))
+        assert run.replay.logprobs_mode == "processed_logprobs"
+        assert [note.code for note in run.notes] == ["processed_here"]
+        positions = run.replay.positions or ()
+        context = list(claim.prompt.token_ids or ())
+        for token, position in zip(claim.output_ids or (), positions, strict=True):
+            row = engine.logprobs(context) / 3.0
+            order = np.argsort(-row, kind="stable")[:6]
+            order = order[row[order] >= row[order[0]] + np.log(0.05)]
+            chances = np.exp(row[order]) / np.exp(row[order]).sum()
+            kept = order[np.cumsum(chances) - chances < 0.8]
+            final = dict(
+                zip(kept.tolist(), row[kept] - np.log(np.exp(row[kept]).sum()), strict=True)
+            )
+            assert position.logprob == pytest.approx(final.get(token, IMPOSSIBLE))
+            for entry in position.top:
+                assert entry.logprob == pytest.approx(final.get(int(entry.key), IMPOSSIBLE))
+            assert len(position.top) == 5
+            context.append(token)
+    assert any(position.effective_k < 5 for position in positions)
+
+
+async def test_a_plain_server_that_lists_too_few_ids_to_process_is_the_validators() -> None:
+    claim = processed(await record(), **(PLAIN | {"temperature": 0.7, "top_k": 12}))
+    engine = FakeEngine(plugin=False, max_logprobs=12)
+    assert (await replay(engine, claim)).replay.path == "prefill"
+    assert [body["prompt_logprobs"] for body in engine.requests] == [20, 12]
+    with pytest.raises(ReplayError, match="greater than max") as caught:
+        await replay(FakeEngine(plugin=False, max_logprobs=11), claim)
+    assert caught.value.code == "request_refused"
 
 
 async def test_case_53_a_mode_that_nobody_names_is_only_inferred() -> None:

@@ -37,6 +37,8 @@ class FakeEngine:
     """False: ``token_ids`` is null although it was asked for (case 20)."""
     ignores_enforcement: bool = False
     speculative: bool = False
+    defaults: dict[str, float] | None = None
+    """Sampling parameters the server fills in, where its status says so."""
     tokenize: bool = True
     """False: the server has neither /tokenize nor /detokenize."""
     template: str = ""
@@ -100,6 +102,7 @@ class FakeEngine:
                 "chunked_prefill": True,
                 "async_scheduling": True,
                 "speculative": self.speculative,
+                "default_sampling_params": self.defaults,
                 "workers": [],
                 "replays_open": 0,
             }

@@ -247,6 +247,11 @@ def describe(config: Any, workers: list[dict[str, Any]], args: Namespace) -> dic
         "data_parallel_size": parallel.data_parallel_size,
         "speculative": config.speculative_config is not None,
         "structured_outputs_backend": config.structured_outputs_config.backend,
+        "default_sampling_params": {
+            name: float(value)
+            for name, value in model.get_diff_sampling_param().items()
+            if isinstance(value, int | float)
+        },
     }
 
 

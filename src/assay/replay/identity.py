@@ -49,6 +49,8 @@ class ServerIdentity(BaseModel):
     data_parallel_size: int | None = None
     speculative: bool | None = None
     structured_outputs_backend: str | None = None
+    default_sampling_params: dict[str, float] | None = None
+    """What it fills in where a request names none of these; ``None`` where it does not say."""
     eos_token_ids: tuple[int, ...] | None = None
     template_digest: str | None = None
     """How it renders one fixed conversation (``replay.tokens``); the route does not tell."""

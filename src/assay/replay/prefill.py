@@ -19,7 +19,7 @@ from assay.replay.client import EngineClient
 from assay.replay.decode import ReplayRun, check_limits, prompt_note, served_model
 from assay.replay.failures import with_retries
 from assay.replay.identity import ServerIdentity
-from assay.replay.prefill_fits import check_fits, not_available, settle_mode
+from assay.replay.prefill_fits import PrefillMode, check_fits, not_available, settle_mode
 from assay.replay.prefill_read import ScoredToken, read_columns, read_prompt_logprobs
 from assay.replay.rendering import render_prompt
 from assay.replay.request import (
@@ -42,12 +42,14 @@ server lists the prompt's positions too, so a long prompt leaves fewer alternati
 @dataclass(frozen=True)
 class Scoring:
     """What to ask: prompt and output ids, ``width`` alternatives a position where the claim has
-    ``k``, and the ids the claim lists at each position, without those that no vocabulary has."""
+    ``k`` and ``least`` are needed, and the ids the claim lists at each position, without those that
+    no vocabulary has."""
 
     model: str
     prompt: tuple[int, ...]
     output: tuple[int, ...]
     k: int
+    least: int
     width: int
     claimed: tuple[tuple[int, ...], ...]
     by_plugin: bool
@@ -73,8 +75,10 @@ async def replay_by_prefill(
     request.body["model"] = served_model(claim, server, options)
     check_limits(claim, server, request)
     prompt = await render_prompt(client, claim, request, retries=retries)
-    scoring = _scoring(claim, server, request, options, prompt=prompt)
+    scoring = _scoring(claim, server, request, options, prompt=prompt, mode=mode)
     scored = await _score(client, scoring, retries)
+    if mode.cuts is not None:
+        scored = [mode.cuts.apply(token) for token in scored]
     replay = Replay(
         id=claim.id,
         path="prefill",
@@ -110,6 +114,7 @@ def _scoring(
     options: ReplayOptions,
     *,
     prompt: tuple[int, ...],
+    mode: PrefillMode,
 ) -> Scoring:
     output = claim.output_ids or ()
     tokens = len(prompt) + len(output)
@@ -119,7 +124,8 @@ def _scoring(
             f"prompt and answer are {tokens} tokens, and a prefill needs room for one more than"
             f" the {server.max_model_len} of this server"
         )
-    wanted = max(request.k, options.prefill_top)
+    least = request.k if mode.cuts is None else max(request.k, mode.cuts.top_k)
+    wanted = max(least, options.prefill_top)
     if server.max_logprobs is not None and server.max_logprobs >= 0:
         wanted = min(wanted, server.max_logprobs)
     # The plugin's route knows the base model only, so an adapter is served by the stock route,
@@ -127,10 +133,10 @@ def _scoring(
     by_plugin = server.has_plugin and request.body["model"] == server.model
     listed = len(output) if by_plugin else tokens
     width = min(wanted, MAX_ENTRIES // listed - 1)
-    if width < request.k:
+    if width < least:
         raise not_available(
-            f"{listed} positions with {request.k} alternatives each are more than the {MAX_ENTRIES}"
-            " entries that one answer may have"
+            f"{least} alternatives at each of {listed} positions are needed, and the server's limit"
+            f" or the {MAX_ENTRIES} entries that one answer may have leave {width}"
         )
     salt = request.body.get("cache_salt")
     return Scoring(
@@ -138,6 +144,7 @@ def _scoring(
         prompt=prompt,
         output=output,
         k=request.k,
+        least=least,
         width=width,
         claimed=tuple(_listed_ids(claim, at, server.vocab_size) for at in range(len(output))),
         by_plugin=by_plugin,
@@ -157,7 +164,7 @@ def _listed_ids(claim: Claim, at: int, vocabulary: int | None) -> tuple[int, ...
 async def _score(client: EngineClient, scoring: Scoring, retries: int) -> list[ScoredToken]:
     """By the plugin's route where there is one, else by the stock route.
 
-    A second request with the claim's own k follows where the first asked a plain server, whose
+    A second request for no more than is needed follows where the first asked a plain server, whose
     limit nobody knows, for more.
     """
     if scoring.by_plugin:
@@ -169,9 +176,9 @@ async def _score(client: EngineClient, scoring: Scoring, retries: int) -> list[S
             raise ReplayError(
                 f"no engine can have sampled it: {error}", blame="claim", code="malformed"
             ) from error
-        if error.code != "request_refused" or scoring.width == scoring.k:
+        if error.code != "request_refused" or scoring.width == scoring.least:
             raise
-    return await _by_stock_route(client, scoring, scoring.k, retries)
+    return await _by_stock_route(client, scoring, scoring.least, retries)
 
 
 def _names_output_id(error: ReplayError, scoring: Scoring) -> bool:

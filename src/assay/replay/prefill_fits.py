@@ -15,6 +15,7 @@ from assay.claims.claim import Claim, LogprobsMode
 from assay.claims.mode_inference import infer_mode, top_ids
 from assay.errors import ReplayError
 from assay.replay.identity import ServerIdentity
+from assay.replay.prefill_sampling import Cuts, Sampling, cuts_of, read_sampling
 from assay.replay.request import Note, ReplayOptions
 
 NOT_AVAILABLE = "prefill_not_available"
@@ -34,39 +35,15 @@ log probabilities (spec replay, section 2)."""
 TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
 """Content parts of a message that become tokens and nothing else."""
 
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "temperature": (1,),
-    "top_p": (1,),
-    "top_k": (0, -1),
-    "min_p": (0,),
-    "repetition_penalty": (1,),
-}
-"""Values at which a parameter leaves the distribution alone. They must stand in the request: a
-server fills what is missing from the model's generation_config, which nobody here sees."""
-
-GREEDY_KEEPS = ("repetition_penalty",)
-"""What still matters at temperature 0: the engine then drops top-p, top-k and min-p."""
-
-OFF_UNLESS_SET = (
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "bad_words",
-    "allowed_token_ids",
-    "min_tokens",
-    "thinking_token_budget",
-    "logits_processors",
-    "vllm_xargs",
-)
-"""Parameters that are off when absent, null, zero or empty; no server fills them in."""
-
 
 @dataclass(frozen=True)
 class PrefillMode:
-    """What the numbers of the prefill are called, and how sure that is."""
+    """What the numbers of the replay are called, how sure that is, and what has to be done to the
+    raw numbers of the prefill for them to be that."""
 
     mode: LogprobsMode
     source: Literal["explicit", "inferred"]
+    cuts: Cuts | None = None
     notes: tuple[Note, ...] = ()
 
 
@@ -130,8 +107,9 @@ def settle_mode(claim: Claim, options: ReplayOptions, server: ServerIdentity) ->
     """The mode to compare in.
 
     A claim in processed mode fits where its parameters change nothing, so that processed and raw
-    are the same numbers. Raises ReplayError ``prefill_not_available`` where they do, and
-    ``validator_unusable`` for a server that sends logits.
+    are the same numbers, and where its top-k leaves so few ids that they can all be listed. Raises
+    ReplayError ``prefill_not_available`` for other processed claims, and ``validator_unusable`` for
+    a server that sends logits.
     """
     if server.mode in ("raw_logits", "processed_logits"):
         raise ReplayError(
@@ -141,16 +119,10 @@ def settle_mode(claim: Claim, options: ReplayOptions, server: ServerIdentity) ->
             code="validator_unusable",
         )
     named = claim.logprobs_mode or options.logprobs_mode
-    shaping = shaping_fields(claim.request)
+    sampling = read_sampling(claim.request, server.default_sampling_params)
+    shaping = sampling.shaping
     if named == "processed_logprobs":
-        if shaping:
-            raise not_available(_processed(shaping))
-        note = Note(
-            "processed_is_raw",
-            "the claim is in processed mode and its sampling parameters change no distribution, so"
-            " the raw numbers of the prefill are the processed ones",
-        )
-        return PrefillMode("processed_logprobs", "explicit", (note,))
+        return _processed_mode(sampling)
     if named is not None or not shaping:
         return PrefillMode("raw_logprobs", "explicit")
     if infer_mode(top_ids(claim.positions or ())).mode == "processed_logprobs":
@@ -158,20 +130,27 @@ def settle_mode(claim: Claim, options: ReplayOptions, server: ServerIdentity) ->
     return PrefillMode("raw_logprobs", "inferred")
 
 
+def _processed_mode(sampling: Sampling) -> PrefillMode:
+    if not sampling.shaping:
+        note = Note(
+            "processed_is_raw",
+            "the claim is in processed mode and its sampling parameters change no distribution, so"
+            " the raw numbers of the prefill are the processed ones",
+        )
+        return PrefillMode("processed_logprobs", "explicit", notes=(note,))
+    cuts = cuts_of(sampling)
+    if cuts is None:
+        raise not_available(_processed(sampling.shaping))
+    note = Note(
+        "processed_here",
+        "the claim is in processed mode: its temperature, top-k, top-p and min-p were applied to"
+        " the raw numbers of the prefill",
+    )
+    return PrefillMode("processed_logprobs", "explicit", cuts, (note,))
+
+
 def _processed(shaping: tuple[str, ...]) -> str:
     return (
         "it is in processed mode, and the sampling parameters that shaped it"
-        f" ({', '.join(shaping)}) act on what a prefill does not return"
+        f" ({', '.join(shaping)}) act on more than a prefill returns, unless top_k leaves few ids"
     )
-
-
-def shaping_fields(request: Mapping[str, Any]) -> tuple[str, ...]:
-    """Sampling parameters that make processed numbers differ from raw ones, or may do so because
-    the request leaves them to the server."""
-    greedy = request.get("temperature") in (0, 0.0) and "temperature" in request
-    found = [
-        name
-        for name, neutral in NEUTRAL.items()
-        if not (greedy and name not in GREEDY_KEEPS) and request.get(name) not in neutral
-    ]
-    return (*found, *(name for name in OFF_UNLESS_SET if request.get(name)))
