@@ -46,6 +46,8 @@ ACCOUNT: dict[str, tuple[str, str]] = {
 """Cause of a failed account check, by its code."""
 
 DOUBTS = frozenset({DOUBTFUL, "unusual"})
+DISTANT = frozenset({"similarity_below", "ceiling", "sampler_support", "value_too_far", "unusual"})
+"""Codes of a value channel whose distances are what is wrong with it."""
 
 
 def likely_causes(
@@ -56,7 +58,7 @@ def likely_causes(
         return ()
     found = [*_from_account(verdict), *_from_prompt(look)]
     value, drawn = verdict.channels[0], verdict.channels[1]
-    case = _Case(claim, verdict, look, choice, _suspect(value), _suspect(drawn))
+    case = _Case(claim, verdict, look, choice, _suspect(value, DISTANT), _suspect(drawn))
     if value.code == "value_too_close":
         found.append(
             Cause(
@@ -88,14 +90,15 @@ class _Case:
     @property
     def clean(self) -> bool:
         """The reported numbers are the validator's own, within what honest engines differ by."""
-        return self.verdict.mean_distance is not None and not self.value_bad
+        value = self.verdict.channels[0]
+        return value.outcome == "pass" or value.code == "too_short_to_tell"
 
 
-def _suspect(channel: ChannelResult) -> bool:
+def _suspect(channel: ChannelResult, codes: frozenset[str] | None = None) -> bool:
+    """The channel speaks against the claim; by ``codes`` only, where they are given."""
     if channel.outcome == "fail":
-        return True
-    doubtful = channel.code in DOUBTS or channel.code in ("similarity_below", "ceiling")
-    return channel.outcome == "inconclusive" and doubtful
+        return codes is None or channel.code in codes
+    return channel.outcome == "inconclusive" and channel.code in (codes or DOUBTS)
 
 
 def _from_account(verdict: Verdict) -> list[Cause]:

@@ -16,6 +16,7 @@ TOO_FAR = "value_too_far"
 TOO_CLOSE = "value_too_close"
 UNLIKELY = "choice_unlikely"
 UNUSUAL = "unusual"
+SHORT = "too_short_to_tell"
 
 
 def statistics_of(
@@ -84,7 +85,7 @@ def _by_p(tested: Tested, about: str, count: int, fpr: float) -> tuple[ChannelOu
     if lower is not None and lower <= fpr:
         return "fail", TOO_CLOSE, f"{about}, and as little with chance {lower:.2g}: too close"
     if count < MIN_INFORMATIVE or upper is None:
-        return "inconclusive", "too_short_to_tell", f"{about}; too few positions to tell"
+        return "inconclusive", SHORT, f"{about}; too few positions to tell"
     if upper <= ERROR_RATE:
         return "inconclusive", UNUSUAL, f"{about}: unusual, and not enough for the stated rate"
     return "pass", "value_agrees", about
@@ -105,6 +106,8 @@ def with_p_values(
     about = f"{rule.reason}: honest claims show as much with chance {p:.2g}"
     outcome: ChannelOutcome = "pass"
     code = "choice_agrees"
+    if rule.code == SHORT:
+        outcome, code = "inconclusive", SHORT
     if p <= fpr:
         outcome, code = "fail", UNLIKELY
     elif p <= ERROR_RATE:

@@ -10,7 +10,7 @@ from assay.claims.claim import Claim, Replay
 from assay.scoring import findings as find
 from assay.scoring.calibrated import Tested, TestedChannel, channel_tests, fitting_profile
 from assay.scoring.causes import likely_causes
-from assay.scoring.channel_results import account_result, value_result, with_p_values
+from assay.scoring.channel_results import UNUSUAL, account_result, value_result, with_p_values
 from assay.scoring.channels import ChannelResult
 from assay.scoring.choice import choose
 from assay.scoring.choice_rule import DOUBTFUL, choice_result
@@ -100,7 +100,7 @@ def judge(
     found = [*find.from_account(account), *look.findings]
     if not pairing.usable and not found:
         found.append(finding("block", "no_evidence", "no position can be compared"))
-    found += _of_channels(channels, tested)
+    found += _of_channels(channels)
     together = combine(channels, fpr) if tested else None
     if together is not None:
         found += _rejected(channels, together)
@@ -138,19 +138,17 @@ def _account(
     return check_account(claim, with_replay(informed, claim, replay) if enforced else informed)
 
 
-def _of_channels(
-    channels: Sequence[ChannelResult], tested: dict[TestedChannel, Tested]
-) -> list[Finding]:
+def _of_channels(channels: Sequence[ChannelResult]) -> list[Finding]:
     """Findings of the channels that no other rule has made already.
 
-    A choice that is only too short says nothing a reader must act on; one that is doubtful must
-    not pass. Where p-values judge a channel, whatever keeps it from passing does so here.
+    A choice that is only too short says nothing against the claim; one that is doubtful must not
+    pass. Where p-values judge the distances, whatever keeps them from passing does so here.
     """
     found = []
     value, choice, _ = channels
     if choice.outcome == "fail" and choice.p_value is None:
         found.append(finding("fail", choice.code, choice.reason, choice.position))
-    elif choice.outcome == "inconclusive" and ("choice" in tested or choice.code == DOUBTFUL):
+    elif choice.outcome == "inconclusive" and choice.code in (DOUBTFUL, UNUSUAL):
         found.append(finding("hold", choice.code, choice.reason, choice.position))
     if value.outcome == "inconclusive" and value.p_value is not None:
         found.append(finding("hold", value.code, value.reason))
