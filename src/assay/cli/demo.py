@@ -13,7 +13,7 @@ from assay.cli import exits
 from assay.cli.console import print_json, stderr
 from assay.cli.machine import engine, hardware
 from assay.cli.options import Json
-from assay.cli.verify import print_results, summary
+from assay.cli.results import print_results, summary
 from assay.demo.prompts import demo_names
 from assay.errors import SettingsError
 from assay.settings import client_settings, process_environment

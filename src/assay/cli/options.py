@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import typer
@@ -30,6 +31,26 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 Mode = Annotated[
     str | None,
     typer.Option("--logprobs-mode", help="raw_logprobs or processed_logprobs."),
+]
+Profiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--profile",
+        help="Profile of `assay calibrate`; may be repeated, each claim takes the one that fits.",
+    ),
+]
+Fpr = Annotated[
+    float,
+    typer.Option(
+        "--fpr", help="With a profile: chance that an honest claim (and an honest executor) fails."
+    ),
+]
+AllowUnknown = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unknown",
+        help="Let a profile fit claims that do not say which engine made them.",
+    ),
 ]
 REQUEST_MODES = ("raw_logprobs", "processed_logprobs")
 

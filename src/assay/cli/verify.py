@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from assay.claims.claim import Claim
 from assay.claims.jsonl import read_claims
-from assay.cli.console import print_json, progress, stderr, stdout
+from assay.cli.console import print_json, progress, stderr
+from assay.cli.executor import executor_evidence, print_executor, verdicts_of
 from assay.cli.exits import exit_code
 from assay.cli.options import (
+    AllowUnknown,
     ApiKey,
     Concurrency,
+    Fpr,
     Json,
     Mode,
+    Profiles,
     Server,
     path_choice,
     request_mode,
 )
+from assay.cli.results import print_results, summary
 from assay.errors import ClaimError
 from assay.replay.client import HttpEngineClient
 from assay.replay.identity import ServerIdentity, identify
 from assay.replay.request import DEFAULT_PREFILL_TOP, ReplayOptions
 from assay.replay.verify import VerifyOptions, require_validator, result_key, verify_all
+from assay.scoring.combine import check_fpr
+from assay.scoring.constants import DEFAULT_FPR
+from assay.scoring.profile import read_profile
 from assay.settings import ClientSettings, client_settings
 from assay.store.database import Store
 from assay.store.result import VerifyResult
@@ -86,6 +92,9 @@ def verify(
             help="Alternatives a position to ask for on the prefill path, where the claim has fewer.",
         ),
     ] = DEFAULT_PREFILL_TOP,
+    profile: Profiles = None,
+    fpr: Fpr = DEFAULT_FPR,
+    allow_unknown: AllowUnknown = False,
     logprobs_mode: Mode = None,
     concurrency: Concurrency = None,
     api_key: ApiKey = None,
@@ -93,9 +102,15 @@ def verify(
 ) -> None:
     """Replay claims on your own server and judge them.
 
-    Exit code: 0 all pass, 2 any fails, 3 any inconclusive or nothing verified, 1 error. Running
-    the command again goes on where it stopped; claims already decided are not replayed.
+    With --profile, verdicts state their false-positive rate, and the evidence of all claims is
+    added up: an executor can fail whose claims do not, each by itself.
+
+    Exit code: 0 all pass, 2 any (or the executor) fails, 3 any inconclusive or nothing verified, 1
+    error. Running the command again goes on where it stopped; claims already decided are not
+    replayed.
     """
+    check_fpr(fpr)
+    profiles = tuple(read_profile(file) for file in profile or ())
     settings = client_settings()
     try:
         claims = read_claims(claims_file)
@@ -112,6 +127,9 @@ def verify(
             prefill_top=prefill_top,
         ),
         threshold=threshold,
+        profiles=profiles,
+        fpr=fpr,
+        allow_unknown=allow_unknown,
         label=claims_file.stem if label is None else label,
         concurrency=concurrency or settings.concurrency,
         retries=settings.retries,
@@ -128,14 +146,18 @@ def verify(
             api_key=api_key,
         )
     )
+    executor = executor_evidence(results, profiles, fpr, allow_unknown=allow_unknown)
     if json_output:
-        print_json(summary(results, skipped=skipped, output=where, store=database or None))
+        print_json(
+            summary(results, executor, skipped=skipped, output=where, store=database or None)
+        )
     else:
         print_results(results)
+        print_executor(results, executor)
         if skipped:
             stderr().print(f"{skipped} claims were already decided and not replayed", markup=False)
         typer.echo(f"results: {where}")
-    raise typer.Exit(exit_code(result.verdict.verdict for result in results))
+    raise typer.Exit(exit_code(verdicts_of(results, executor)))
 
 
 async def run_verification(
@@ -206,80 +228,3 @@ async def _verify_into(
 
 def _tally(tally: Counter[str]) -> str:
     return "  ".join(f"{name} {count}" for name, count in sorted(tally.items()))
-
-
-def summary(
-    results: list[VerifyResult], *, skipped: int, output: Path, store: str | None
-) -> dict[str, Any]:
-    """The object that ``--json`` prints."""
-    counts = Counter(result.verdict.verdict for result in results)
-    return {
-        "verdict": {0: "pass", 2: "fail", 3: "inconclusive"}[exit_code(counts)],
-        "counts": {name: counts[name] for name in ("pass", "fail", "inconclusive")},
-        "claims": len(results),
-        "decided_before": skipped,
-        "output": str(output),
-        "store": store,
-        "results": [
-            {
-                "claim": result.claim.id,
-                "label": result.label,
-                "verdict": result.verdict.verdict,
-                "path": None if result.replay is None else result.replay.path,
-                "reasons": [
-                    reason.model_dump(mode="json", exclude_none=True)
-                    for reason in result.verdict.reasons
-                ],
-                "positions": result.verdict.positions,
-                "similarity": result.verdict.similarity,
-                "similarity_v1": result.verdict.similarity_v1,
-                "top1_agreement": result.verdict.top1_agreement,
-                "mean_distance": result.verdict.mean_distance,
-                "blame": result.blame,
-                "failure": result.failure,
-                "notes": [note.model_dump() for note in result.notes],
-            }
-            for result in results
-        ],
-    }
-
-
-COLOURS = {"pass": "green", "fail": "bold red", "inconclusive": "yellow"}
-
-
-def print_results(
-    results: list[VerifyResult], title: str | None = None, names: Sequence[str] | None = None
-) -> None:
-    """A table of verdicts with the first reasons of each, and one line that counts them.
-
-    ``names`` replaces the ids of the claims, in the same order.
-    """
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("claim", overflow="ellipsis", max_width=24)
-    table.add_column("verdict")
-    table.add_column("tokens", justify="right")
-    table.add_column("distance", justify="right")
-    table.add_column("similarity", justify="right")
-    table.add_column("why", overflow="fold")
-    for name, result in zip(names or [r.claim.id for r in results], results, strict=True):
-        verdict = result.verdict
-        table.add_row(
-            _plain(name),
-            f"[{COLOURS[verdict.verdict]}]{verdict.verdict}[/]",
-            str(verdict.positions),
-            "" if verdict.mean_distance is None else f"{verdict.mean_distance:.4f}",
-            "" if verdict.similarity is None else f"{verdict.similarity:.4f}",
-            _plain("; ".join(reason.message for reason in verdict.reasons[:2])),
-        )
-    console = stdout()
-    console.print(table)
-    counts = Counter(result.verdict.verdict for result in results)
-    console.print(
-        f"{counts['pass']} pass, {counts['fail']} fail, {counts['inconclusive']} inconclusive"
-    )
-
-
-def _plain(text: str) -> str:
-    """Claims are hostile text: no console markup and no terminal control codes."""
-    printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return printable.replace("[", r"\[")

@@ -16,6 +16,8 @@ from assay.replay.identity import ServerIdentity
 from assay.replay.known import fetch_known
 from assay.replay.paths import replay_claim
 from assay.replay.request import DEFAULT_OPTIONS, PathChoice, ReplayOptions
+from assay.scoring.constants import DEFAULT_FPR
+from assay.scoring.profile import Profile
 from assay.scoring.result import Verdict
 from assay.scoring.verdict import Known, judge, verdict_without_replay
 from assay.store.result import ResultNote, VerifyResult, claim_digest, options_digest
@@ -25,18 +27,28 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """How to verify. ``threshold`` ``None`` is the default of ``assay.scoring``."""
+    """How to verify. ``threshold`` ``None`` is the default of ``assay.scoring``; ``profiles``,
+    ``fpr`` and ``allow_unknown`` are those of ``scoring.verdict.judge``."""
 
     replay: ReplayOptions = DEFAULT_OPTIONS
     threshold: float | None = None
+    profiles: tuple[Profile, ...] = ()
+    fpr: float = DEFAULT_FPR
+    allow_unknown: bool = False
     label: str = ""
     concurrency: int = 8
     retries: int = 3
 
     def digest(self) -> str:
         """Digest of what can change a verdict; concurrency and retries cannot."""
+        calibrated = {
+            "profiles": [profile.id for profile in self.profiles],
+            "fpr": self.fpr,
+            "allow_unknown": self.allow_unknown,
+        }
         return options_digest(
-            {
+            (calibrated if self.profiles else {})
+            | {
                 "strict": self.replay.strict,
                 "allow_text": self.replay.allow_text,
                 "logprobs_mode": self.replay.logprobs_mode,
@@ -109,7 +121,16 @@ async def verify_one(
 
 
 def _judge(claim: Claim, run: ReplayRun, known: Known, options: VerifyOptions) -> Verdict:
-    return judge(claim, run.replay, threshold=options.threshold, kind="enforced", known=known)
+    return judge(
+        claim,
+        run.replay,
+        threshold=options.threshold,
+        kind="enforced",
+        known=known,
+        profile=options.profiles,
+        fpr=options.fpr,
+        allow_unknown=options.allow_unknown,
+    )
 
 
 async def verify_all(

@@ -15,7 +15,7 @@ Pollution by the executor's own earlier claims costs power, never validity. No t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 import numpy as np
@@ -29,7 +29,7 @@ from assay.scoring.constants import (
     DEFAULT_FPR,
     LADDER,
 )
-from assay.scoring.measure import MAXIMA, STATISTICS, Measurement
+from assay.scoring.measure import MAXIMA, Measurement
 from assay.scoring.nulls import LOWER_TAILED, Null, Sample
 from assay.scoring.profile import Profile
 from assay.scoring.profile_key import ProfileKey
@@ -41,10 +41,6 @@ LOG_LIMIT: Final = 690.0
 
 TOO_CLOSE: Final = " (too close)"
 """Marks the lower tail of a statistic."""
-GAMES: Final = (
-    *(name for name in STATISTICS if name not in MAXIMA),
-    *(f"{name}{TOO_CLOSE}" for name in STATISTICS if name in LOWER_TAILED),
-)
 
 
 class Accumulated(BaseModel):
@@ -121,7 +117,7 @@ def accumulate(
     are left out: they add nothing over many claims. Raises SettingsError for a rate that is none.
     """
     check_fpr(fpr)
-    game = Game()
+    game = Game(profile for profile, _ in measured if profile is not None)
     convicted_at = None
     target = -math.log(fpr)
     for number, (profile, measurement) in enumerate(measured, start=1):
@@ -156,10 +152,10 @@ class Game:
     """All games of one executor: a pool for each condition and statistic, a wealth for each
     statistic and tail."""
 
-    def __init__(self) -> None:
-        # All games stand from the start, played or not: a game that joins later would lift the
+    def __init__(self, profiles: Iterable[Profile]) -> None:
+        # All games that the profiles know stand from the start: one that joined later would lift the
         # mean of stakes already lost.
-        self.wealth = {name: Wealth() for name in GAMES}
+        self.wealth = {name: Wealth() for profile in profiles for name in _games(profile)}
         self.played: set[str] = set()
         self.claims = 0
         self.peak = 0.0
@@ -167,7 +163,8 @@ class Game:
 
     @property
     def log_e(self) -> float:
-        return _log_mean(np.array([wealth.log_e for wealth in self.wealth.values()]))
+        logs = [wealth.log_e for wealth in self.wealth.values()]
+        return _log_mean(np.array(logs)) if logs else 0.0
 
     def play(self, profile: Profile, record: ClaimRecord) -> None:
         played = False
@@ -201,6 +198,14 @@ class Game:
     def _bet(self, name: str, p_values: list[float]) -> None:
         self.played.add(name)
         self.wealth[name].bet(max(p_values))
+
+
+def _games(profile: Profile) -> Iterator[str]:
+    for name, null in profile.nulls.items():
+        if name not in MAXIMA and null.large_enough:
+            yield name
+            if name in LOWER_TAILED:
+                yield f"{name}{TOO_CLOSE}"
 
 
 def _log_mean(logs: Floats) -> float:

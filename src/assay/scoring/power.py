@@ -262,7 +262,7 @@ def _claims_needed(
     target = -math.log(fpr)
     times = []
     for round_ in range(ROUNDS):
-        game = Game()
+        game = Game([profile])
         for number in range(1, MOST_CLAIMS + 1):
             source = records if rng.random() < mixture else honest
             game.play(profile, source[int(rng.integers(len(source)))])

@@ -1,0 +1,111 @@
+"""What ``assay verify`` prints: the verdicts of many claims, for programs and for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from assay.cli.console import stdout
+from assay.cli.executor import verdicts_of
+from assay.cli.exits import exit_code
+from assay.scoring.evalues import Accumulated
+from assay.store.result import VerifyResult
+
+
+def summary(
+    results: list[VerifyResult],
+    executor: Accumulated | None = None,
+    *,
+    skipped: int,
+    output: Path,
+    store: str | None,
+) -> dict[str, Any]:
+    """The object that ``--json`` prints."""
+    counts = Counter(result.verdict.verdict for result in results)
+    code = exit_code(verdicts_of(results, executor))
+    return {
+        "verdict": {0: "pass", 2: "fail", 3: "inconclusive"}[code],
+        "executor": None if executor is None else executor.model_dump(mode="json"),
+        "counts": {name: counts[name] for name in ("pass", "fail", "inconclusive")},
+        "claims": len(results),
+        "decided_before": skipped,
+        "output": str(output),
+        "store": store,
+        "results": [
+            {
+                "claim": result.claim.id,
+                "label": result.label,
+                "verdict": result.verdict.verdict,
+                "path": None if result.replay is None else result.replay.path,
+                "reasons": [
+                    reason.model_dump(mode="json", exclude_none=True)
+                    for reason in result.verdict.reasons
+                ],
+                "positions": result.verdict.positions,
+                "similarity": result.verdict.similarity,
+                "similarity_v1": result.verdict.similarity_v1,
+                "top1_agreement": result.verdict.top1_agreement,
+                "mean_distance": result.verdict.mean_distance,
+                "profile": result.verdict.profile,
+                "calibration": result.verdict.calibration,
+                "p_value": result.verdict.p_value,
+                "channels": [
+                    channel.model_dump(mode="json") for channel in result.verdict.channels
+                ],
+                "causes": [
+                    cause.model_dump(mode="json", exclude_none=True)
+                    for cause in result.verdict.causes
+                ],
+                "tokens_needed": result.verdict.tokens_needed,
+                "blame": result.blame,
+                "failure": result.failure,
+                "notes": [note.model_dump() for note in result.notes],
+            }
+            for result in results
+        ],
+    }
+
+
+COLOURS = {"pass": "green", "fail": "bold red", "inconclusive": "yellow"}
+
+
+def print_results(
+    results: list[VerifyResult], title: str | None = None, names: Sequence[str] | None = None
+) -> None:
+    """A table of verdicts with the first reasons of each, and one line that counts them.
+
+    ``names`` replaces the ids of the claims, in the same order.
+    """
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("claim", overflow="ellipsis", max_width=24)
+    table.add_column("verdict")
+    table.add_column("tokens", justify="right")
+    table.add_column("distance", justify="right")
+    table.add_column("similarity", justify="right")
+    table.add_column("why", overflow="fold")
+    for name, result in zip(names or [r.claim.id for r in results], results, strict=True):
+        verdict = result.verdict
+        table.add_row(
+            _plain(name),
+            f"[{COLOURS[verdict.verdict]}]{verdict.verdict}[/]",
+            str(verdict.positions),
+            "" if verdict.mean_distance is None else f"{verdict.mean_distance:.4f}",
+            "" if verdict.similarity is None else f"{verdict.similarity:.4f}",
+            _plain("; ".join(reason.message for reason in verdict.reasons[:2])),
+        )
+    console = stdout()
+    console.print(table)
+    counts = Counter(result.verdict.verdict for result in results)
+    console.print(
+        f"{counts['pass']} pass, {counts['fail']} fail, {counts['inconclusive']} inconclusive"
+    )
+
+
+def _plain(text: str) -> str:
+    """Claims are hostile text: no console markup and no terminal control codes."""
+    printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return printable.replace("[", r"\[")
