@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from assay.claims.claim import Claim, Evidence, LogprobsMode, Prompt, Replay, Tape, Usage
 from assay.claims.positions import Position, TopEntry
 from assay.scoring.tape import draw_position, gumbel
+from assay.scoring.tape_v1 import row_seeds, splitmix_gumbel
 
 VOCABULARY = 400
 PROMPT = (5, 6, 7, 8)
@@ -36,6 +37,7 @@ class World:
     sharpness: float = 2.2
     number: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
+    tape: Tape = V2
 
     @property
     def logits(self) -> Floats:
@@ -93,8 +95,10 @@ def noise_of(world: World, *, fp64: bool = False) -> Floats:
     """Noise [n, vocabulary] of every draw; zeros for a greedy request."""
     if world.temperature == 0:
         return np.zeros((world.n, VOCABULARY))
-    places = np.array([draw_position(len(PROMPT), i) for i in range(world.n)])
     seed = world.seed or 0
+    if world.tape.runner == "v1":
+        return splitmix_gumbel(row_seeds(seed, world.n)[:, None], np.arange(VOCABULARY)[None, :])
+    places = np.array([draw_position(len(PROMPT), i) for i in range(world.n)])
     return gumbel(seed, places[:, None], np.arange(VOCABULARY)[None, :], fp64=fp64)
 
 
@@ -140,7 +144,7 @@ def claim_by(
             "finish_reason": "length",
             "usage": Usage(prompt_tokens=len(PROMPT), completion_tokens=world.n),
             "logprobs_mode": mode,
-            "tape": V2,
+            "tape": world.tape,
         }
         | fields
     )

@@ -269,6 +269,29 @@ def v1_pair(claimed: str | None, mine: str | None) -> tuple[Claim, Replay]:
     return claim, decode_replay(world, claim, world.engine(0), tape=tape)
 
 
+@paths
+def test_v1_of_a_cpu_is_drawn_again_anywhere(path: str) -> None:
+    """Its generator is mt19937 and gives one number a step: lists are enough."""
+    world = World(tape=Tape(runner="v1", generation=2, device="cpu"))
+    claim = claim_by(world, world.engine(HARDWARE))
+
+    def replay_of(one: Claim) -> Replay:
+        if path == "prefill":
+            return prefill_replay(world, one, world.engine(0))
+        return decode_replay(world, one, world.engine(0), tape=world.tape)
+
+    replay = replay_of(claim)
+    choice = measured(claim, replay)
+    assert choice.mismatch.mean() < 0.06
+    assert not choice.assumed
+    tokens = tokens_of(world.engine(0), dataclasses.replace(world, seed=8))
+    other = claim_by(world, world.engine(0), tokens=tokens)
+    assert measured(other, replay_of(other)).mismatch.mean() > 0.5
+    # Where both sides draw by it, the kind of device does not matter.
+    there = claim.model_copy(update={"tape": Tape(runner="v1", generation=2)})
+    assert not measured(there, replay).assumed
+
+
 def test_v1_on_another_kind_of_device_is_not_available() -> None:
     assert refused(*v1_pair("cuda", "cpu")) == "other_device"
 

@@ -11,7 +11,7 @@ from assay.scoring.arrays import Bools, Floats
 from assay.scoring.choice_form import PROCESSED, RAW, Asked, Choice, UnavailableError, entropies
 from assay.scoring.draws import Ints, kept_by, lists_of
 from assay.scoring.signals import first_disagreement
-from assay.scoring.tape import tape_name
+from assay.scoring.tape import REPEATABLE, tape_name
 
 
 def assumptions(asked: Asked, evidence: Evidence) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ def assumptions(asked: Asked, evidence: Evidence) -> tuple[str, ...]:
             f"the claim was drawn by {tape_name(theirs)} and the replay by {tape_name(mine)}: equal"
             " seeds draw other tokens there",
         )
-    if mine.runner == "v2":
+    if (mine.runner, mine.generation) in REPEATABLE:
         return ()
     if mine.device is None or theirs.device is None:
         return ("one side does not say on which kind of device runner V1's generator ran",)

@@ -1,12 +1,13 @@
-"""The choice channel without the plugin's evidence: runner V2's noise over listed alternatives."""
+"""The choice channel without the plugin's evidence: noise computed over listed alternatives."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from assay.claims.claim import Tape
 from assay.claims.positions import Position
 from assay.scoring.arrays import Bools, Floats
 from assay.scoring.choice_form import (
@@ -21,29 +22,33 @@ from assay.scoring.choice_form import (
 from assay.scoring.draws import Draws, Ints, draw, lists_of
 from assay.scoring.sampling import Sampling
 from assay.scoring.signals import first_disagreement
-from assay.scoring.tape import GENERATIONS, gumbel, tape_name
+from assay.scoring.tape import REPEATABLE, gumbel, tape_name
+from assay.scoring.tape_v1 import row_seeds, splitmix_gumbel
+
+Noise = Callable[[Ints], Floats]
 
 
 def assumptions(asked: Asked) -> tuple[str, ...]:
     """What has to be assumed for the noise computed here to be the origin's.
 
-    Raises UnavailableError for draws of runner V1, and for a noise this software does not know.
+    Raises UnavailableError for draws of a generator that only its own device repeats, and for a
+    noise this software does not know.
     """
     if asked.sampling.greedy:
         return ()
     tape, runner = asked.claim.tape, asked.claim.engine.runner
-    if (tape.runner if tape is not None else runner) == "v1":
+    if tape is None and runner != "v1":
+        return (
+            "the claim does not say what turned its seed into draws (claim.tape); the present"
+            " noise of runner V2 was taken",
+        )
+    if tape is None or (tape.runner, tape.generation) == ("v1", 1):
         raise UnavailableError(
             "sequential_generator",
             "runner V1 draws from a generator consumed in order: only a decode replay on the same"
             " kind of device repeats it",
         )
-    if tape is None:
-        return (
-            "the claim does not say what turned its seed into draws (claim.tape); the present"
-            " noise of runner V2 was taken",
-        )
-    if (tape.runner, tape.generation) not in GENERATIONS:
+    if (tape.runner, tape.generation) not in REPEATABLE:
         raise UnavailableError(
             "other_tape", f"{tape_name(tape)} is not known to this version of assay"
         )
@@ -64,13 +69,7 @@ def from_lists(asked: Asked) -> Choice:
         raise UnavailableError("no_evidence", "the replay lists no alternatives to draw from")
     assumed = asked.assumed + _readable(asked)
     claimed = np.array(asked.tokens[:count], dtype=np.int64)
-    redraw = _Redraw(
-        sampling,
-        claimed,
-        np.arange(count) + _prompt_length(asked) - 1,
-        sampling.seed or 0,
-        asked.claim.tape is not None and asked.claim.tape.fp64,
-    )
+    redraw = _Redraw(sampling, claimed, _noise(asked, count))
     drawn = redraw(held[:count], processed=replay.logprobs_mode == PROCESSED)
     rows = np.flatnonzero(~np.isnan(drawn.margin) | drawn.cut)
     if not len(rows):
@@ -140,23 +139,31 @@ def _prompt_length(asked: Asked) -> int:
     return counted
 
 
+def _noise(asked: Asked, count: int) -> Noise:
+    """The noise of the claim's tape at its first ``count`` outputs; zero for a greedy request."""
+    if asked.sampling.greedy:
+        return lambda ids: np.zeros(ids.shape)
+    seed = asked.sampling.seed or 0
+    tape = asked.claim.tape or Tape(runner="v2")
+    if tape.runner == "v1":
+        steps = row_seeds(seed, count)[:, None]
+        return lambda ids: splitmix_gumbel(steps, ids)
+    places = (np.arange(count) + _prompt_length(asked) - 1)[:, None]
+    return lambda ids: gumbel(seed, places, ids, fp64=tape.fp64)
+
+
 @dataclass(frozen=True)
 class _Redraw:
-    """Draws lists around the claimed ids again. ``places`` [n]: positions on the tape."""
+    """Draws lists around the claimed ids again. ``noise`` gives that of ids [n, k]."""
 
     sampling: Sampling
     claimed: Ints
-    places: Ints
-    seed: int
-    fp64: bool
+    noise: Noise
 
     def __call__(self, positions: Sequence[Position], *, processed: bool) -> Draws:
         lists = lists_of(positions, self.claimed.tolist())
-        noise, own = np.zeros(lists.logprobs.shape), np.zeros(len(self.claimed))
-        if not self.sampling.greedy:
-            noise = gumbel(self.seed, self.places[:, None], lists.keys, fp64=self.fp64)
-            own = gumbel(self.seed, self.places, self.claimed, fp64=self.fp64)
-        return draw(lists, self.claimed, self.sampling, (noise, own), processed=processed)
+        noise = (self.noise(lists.keys), self.noise(self.claimed[:, None])[:, 0])
+        return draw(lists, self.claimed, self.sampling, noise, processed=processed)
 
 
 def _own_draws(asked: Asked, redraw: _Redraw, count: int) -> tuple[Floats, Bools]:

@@ -4,7 +4,7 @@ The runner draws argmax over token ids of ``logit / T + g(seed, position, token 
 noise g, where *position is the index of the last input token*: ``prompt_len + i - 1`` for output i
 (from 0). The noise is a pure function, so anybody can draw a claimed token again (spec replay,
 section 6; checked against the engine's kernel by tests/plugin). V1 consumes a torch generator in
-order instead; only an engine on the same kind of device repeats it, so there is no V1 here.
+order instead; ``tape_v1.py`` has the one V1 tape that anybody can draw again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ Floats = NDArray[np.float64]
 Ids = int | Sequence[int] | NDArray[np.int64]
 
 GENERATIONS: Final = {
-    ("v1", 1): "one torch generator a request, exponential noise for the whole vocabulary a step"
-    " (vLLM 0.31 to 0.32)",
+    ("v1", 1): "one exponential number a token and step from the request's torch generator, in the"
+    " order of the device",
+    ("v1", 2): "one number a step from the request's torch generator, hashed with the token id"
+    " (CPUs; scoring/tape_v1.py)",
     ("v2", 1): "murmur3-style hash of (seed, position, token id), Gumbel noise with the winning"
-    " tail at u -> 0 (vLLM 0.32)",
+    " tail at u -> 0",
 }
 """The noise functions known here, by (runner, ``Tape.generation``). A vLLM that changes its noise
 gets the next number; claims of a generation nobody knows cannot be drawn again."""
+
+REPEATABLE: Final = frozenset({("v1", 2), ("v2", 1)})
+"""Tapes that are pure functions, so that any machine draws them again."""
 
 DRAFT_SALT: Final = 1 << 30
 """Added to the position where a speculative draft draws, so that draft and target never share
