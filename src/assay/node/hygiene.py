@@ -1,0 +1,104 @@
+"""What of a client's request reaches a backend, and what of its answer comes back.
+
+The two connections of a proxied request share nothing but the bytes of the two bodies. Framing
+(``Content-Length``, ``Transfer-Encoding``) is made anew on either side, so that no two servers can
+read one request as two (smuggling); hop-by-hop headers (RFC 9110, section 7.6.1) end here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from urllib.parse import unquote_to_bytes
+
+from assay.node.failures import NodeRefusal
+
+Headers = list[tuple[bytes, bytes]]
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+OURS = frozenset({b"host", b"content-length", b"expect", b"http2-settings"})
+"""Set anew for the backend, or meant for the node alone."""
+FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
+"""Anybody can write these; a backend that trusted them would be told lies."""
+
+
+def request_headers(given: Iterable[tuple[bytes, bytes]], own: Mapping[str, str]) -> Headers:
+    """Headers for the backend, names in lower case; ``own`` are the node's for that backend and
+    replace the client's (its key)."""
+    given = list(given)
+    mine = {name.lower().encode(): value.encode() for name, value in own.items()}
+    dropped = HOP_BY_HOP | OURS | FORWARDED | named_by_connection(given) | mine.keys()
+    kept = [(name.lower(), value) for name, value in given if name.lower() not in dropped]
+    return [*kept, *mine.items()]
+
+
+def answer_headers(given: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Headers for the client. ``Content-Length`` stays: the body is passed on byte for byte."""
+    given = list(given)
+    dropped = HOP_BY_HOP | named_by_connection(given)
+    return [(name.lower(), value) for name, value in given if name.lower() not in dropped]
+
+
+def named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """The headers a ``Connection`` header declares to be about this hop only. ``Authorization`` and
+    the body's description are not taken away by it: that is an attack, not a wish."""
+    named = {
+        part.strip().lower()
+        for name, value in headers
+        if name.lower() == b"connection"
+        for part in value.split(b",")
+    }
+    return frozenset(named - {b"", b"authorization", b"content-type", b"content-encoding"})
+
+
+def body_length(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
+    """Declared length of the request's body; ``None`` when it is chunked or there is none.
+
+    NodeRefusal 400 for a request that two servers could frame differently: several lengths, or a
+    length beside a transfer encoding.
+    """
+    headers = list(headers)
+    lengths = [value for name, value in headers if name.lower() == b"content-length"]
+    encodings = [value for name, value in headers if name.lower() == b"transfer-encoding"]
+    if len(lengths) > 1 or (lengths and encodings):
+        raise NodeRefusal(400, "ambiguous request: more than one of Content-Length and its kind")
+    if any(value.strip().lower() != b"chunked" for value in encodings) or len(encodings) > 1:
+        raise NodeRefusal(400, "Transfer-Encoding: only chunked is understood")
+    if not lengths:
+        return None
+    if not lengths[0].isdigit():
+        raise NodeRefusal(400, "Content-Length: expected a number of bytes")
+    return int(lengths[0])
+
+
+def target(raw_path: bytes, query: bytes) -> bytes:
+    """The request target for the backend, exactly as the client spelled it.
+
+    NodeRefusal 400 for a path that could mean another one after the backend has read it: dot
+    segments, however encoded, empty segments, backslashes, control characters.
+    """
+    if not raw_path.startswith(b"/v1/") and raw_path != b"/v1":
+        raise NodeRefusal(404, "Not Found")
+    plain = unquote_to_bytes(raw_path)
+    segments = plain.split(b"/")[1:]
+    unclear = (
+        any(segment in (b".", b"..") for segment in segments)
+        or any(not segment for segment in segments[:-1])
+        or b"\\" in plain
+        or any(byte < 0x21 or byte == 0x7F for byte in plain)
+        or any(byte > 0x7E for byte in raw_path)
+    )
+    if unclear or any(byte < 0x21 or byte > 0x7E for byte in query) or b"#" in query:
+        raise NodeRefusal(400, "the path or query holds characters no route of /v1 has")
+    return raw_path + (b"?" + query if query else b"")
