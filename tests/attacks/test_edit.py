@@ -7,6 +7,7 @@ from tests.attacks.made import TOKENS, honest, real_replay
 
 from assay.attacks import edit
 from assay.claims.account import Known, check_account
+from assay.claims.claim import EngineIdentity
 from assay.errors import ClaimError
 
 
@@ -69,6 +70,13 @@ def test_a_copied_answer_keeps_the_other_claims_prompt() -> None:
     assert copied.output_ids == other.output_ids and copied.positions == other.positions
     assert copied.usage.prompt_tokens == 3
     assert failed(copied) == set()
+
+
+def test_a_disguise_changes_nothing_but_what_the_engine_is_called() -> None:
+    claim, other = honest(), EngineIdentity(dtype="bfloat16")
+    disguised = edit.disguise(claim, other)
+    assert disguised.engine == other != claim.engine
+    assert edit.disguise(disguised, claim.engine) == claim
 
 
 def test_laundering_takes_the_real_numbers_and_keeps_the_tokens() -> None:

@@ -10,7 +10,7 @@ from assay.attacks.models import Weights
 from assay.claims.claim import LogprobsMode
 from assay.errors import SettingsError
 
-Edit = Literal["none", "replace-token", "truncate", "inflate", "copy", "launder"]
+Edit = Literal["none", "replace-token", "truncate", "inflate", "copy", "launder", "disguise"]
 Channel = Literal["value", "choice", "account"]
 
 
@@ -75,10 +75,13 @@ class Attack:
 
 
 HONEST = Run("honest")
+BFLOAT16 = Run(
+    "honest-bfloat16", Executor(dtype="bfloat16"), first_seed=constants.FIRST_SEED + 20_000
+)
 HONEST_RUNS: tuple[Run, ...] = (
     HONEST,
     Run("honest-alone", batch=1, first_seed=constants.FIRST_SEED + 10_000),
-    Run("honest-bfloat16", Executor(dtype="bfloat16"), first_seed=constants.FIRST_SEED + 20_000),
+    BFLOAT16,
     Run("honest-processed", mode="processed_logprobs"),
     Run("honest-free", free=True),
 )
@@ -157,6 +160,13 @@ ATTACKS: tuple[Attack, ...] = (
         shows_in=("account",),
     ),
     Attack("copied", "the honest answer to another prompt", HONEST, "copy"),
+    Attack(
+        "int8-as-bfloat16",
+        "int8 weights, said to be a bfloat16 engine, whose honest noise is wider",
+        _INT8,
+        "disguise",
+        honest="honest-bfloat16",
+    ),
     Attack(
         "laundered-int4",
         "written with int4 weights, log probabilities by the real model",

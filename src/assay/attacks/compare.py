@@ -8,15 +8,16 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from assay.attacks import activations, difr
-from assay.attacks.catalogue import ATTACKS, HONEST, HONEST_RUNS, REAL, Attack, Executor
+from assay.attacks.catalogue import ATTACKS, BFLOAT16, HONEST, HONEST_RUNS, REAL, Attack, Executor
 from assay.attacks.figures import auc
-from assay.attacks.kit import Kit, everything
+from assay.attacks.kit import Kit, at, everything
 from assay.attacks.models import served_folder
 from assay.attacks.pairs import column, pairs
 from assay.attacks.produce import Amount, made_of
-from assay.attacks.report import BFLOAT16, comparison_file, model_facts
-from assay.attacks.servers import SERVED_NAME, serving
+from assay.attacks.report import comparison_file, model_facts
+from assay.attacks.servers import SERVED_NAME
 from assay.claims.claim import Claim
+from assay.replay.client import EngineClient
 
 Column = dict[str, float | None]
 Table = dict[str, Column]
@@ -35,17 +36,17 @@ ABOUT = {
 """What each column is."""
 
 
-async def compare_all(kit: Kit, amount: Amount | None = None) -> Table:
+async def compare_all(kit: Kit, amount: Amount | None = None, real: str | None = None) -> Table:
     """Every method's AUC by attack against the honest float32 claims; the honest bfloat16 claims
     stand among the attacks, where a good detector is near 0.5. Also left on disk for the page.
 
-    Needs the claims and decode replays that ``assay attack table`` makes. Raises SettingsError
-    when token-difr cannot be fetched.
+    Needs the claims and decode replays that ``assay attack table`` makes. ``real`` is the real
+    model's server; one is started without. Raises SettingsError when token-difr cannot be fetched.
     """
     wanted = amount or Amount()
     raw = [a for a in ATTACKS if a.base.mode == HONEST.mode]
     claims = dict(everything(kit.traces, raw, wanted))
-    kept = {HONEST.name, BFLOAT16, *(attack.name for attack in raw)}
+    kept = {HONEST.name, BFLOAT16.name, *(attack.name for attack in raw)}
     claims = {
         name: made_of({c.id: c for c in held}, name, wanted)
         for name, held in claims.items()
@@ -54,7 +55,7 @@ async def compare_all(kit: Kit, amount: Amount | None = None) -> Table:
     measured: dict[str, dict[str, list[float]]] = {}
     measured["assay value"] = _ours(kit, claims, "value_distance")
     measured["assay choice"] = _ours(kit, claims, "choice_margin")
-    measured |= await _difr(kit, claims)
+    measured |= await _difr(kit, claims, real)
     measured["activations"] = _activations(kit, claims, {a.name: a for a in raw})
     table: Table = {}
     for method, values in measured.items():
@@ -62,8 +63,8 @@ async def compare_all(kit: Kit, amount: Amount | None = None) -> Table:
             attack.name: auc(values.get(HONEST.name, ()), values.get(attack.name, ()))
             for attack in raw
         }
-        table[method][f"{BFLOAT16} (honest)"] = auc(
-            values.get(HONEST.name, ()), values.get(BFLOAT16, ())
+        table[method][f"{BFLOAT16.name} (honest)"] = auc(
+            values.get(HONEST.name, ()), values.get(BFLOAT16.name, ())
         )
     comparison_file(kit).write_text(
         json.dumps({"auc": table, "about": ABOUT}, indent=1), encoding="utf-8"
@@ -78,22 +79,21 @@ def _ours(kit: Kit, claims: Mapping[str, list[Claim]], statistic: str) -> dict[s
     }
 
 
-async def _difr(kit: Kit, claims: Mapping[str, list[Claim]]) -> dict[str, dict[str, list[float]]]:
+async def _difr(
+    kit: Kit, claims: Mapping[str, list[Claim]], real: str | None
+) -> dict[str, dict[str, list[float]]]:
     """Its two figures of every claim; asks the real server for what is not stored."""
     common = difr.load(kit.logs.parent)
     known = model_facts(kit.model)
     found: dict[str, dict[str, list[float]]] = {"token-difr mismatch": {}, "token-difr margin": {}}
     async with AsyncExitStack() as stack:
-        client = None
+        client: EngineClient | None = None
         for name, held in claims.items():
             file = kit.logs.parent / "difr" / f"{name}.json"
             stored = _stored(file)
             for claim in (claim for claim in held if claim.id not in stored):
                 if client is None:
-                    kit.say("starting the real server for prefills")
-                    client = await stack.enter_async_context(
-                        serving(REAL, kit.model, kit.environment, kit.logs, kit.settings)
-                    )
+                    client = await at(kit, stack, REAL, real)
                 rows = await difr.prefill_rows(client, SERVED_NAME, claim)
                 stored[claim.id] = difr.scores(common, claim, rows, known)
             _store(file, stored)
@@ -147,7 +147,7 @@ def _seen_by_executor(
     kit: Kit, name: str, held: Sequence[Claim], attack: Attack | None
 ) -> Seen | None:
     """Prompt and output ids as the executor ran them; ``None`` where nobody knows its prompt."""
-    if attack is None or attack.edit in ("none", "launder", "inflate", "truncate"):
+    if attack is None or attack.edit in ("none", "launder", "inflate", "truncate", "disguise"):
         if attack is not None and attack.base.system is not None and attack.edit != "launder":
             return None
         return [(claim.prompt.token_ids or (), claim.output_ids or ()) for claim in held]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.claims.claim import Claim, Replay
+from assay.claims.claim import Claim, EngineIdentity, Replay
 from assay.claims.positions import Position, TopEntry
 from assay.errors import ClaimError
 
@@ -64,6 +64,11 @@ def inflate(claim: Claim, by: int) -> Claim:
     return claim.model_copy(
         update={"usage": claim.usage.model_copy(update=_counts(claim, counted + by))}
     )
+
+
+def disguise(claim: Claim, engine: EngineIdentity) -> Claim:
+    """The same claim said to be made by ``engine``."""
+    return claim.model_copy(update={"engine": engine})
 
 
 def copy_answer(prompt_of: Claim, answer_of: Claim) -> Claim:

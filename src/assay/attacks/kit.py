@@ -30,13 +30,14 @@ from assay.replay.request import PathChoice
 from assay.settings import ClientSettings
 
 HONEST_AMOUNTS: Mapping[str, Amount] = {
-    "honest": Amount(260),
-    "honest-alone": Amount(60),
+    "honest": Amount(240),
+    "honest-alone": Amount(40),
     "honest-bfloat16": Amount(110),
-    "honest-processed": Amount(80),
+    "honest-processed": Amount(48),
     "honest-free": Amount(80),
 }
-"""Honest claims a condition: 590 in all."""
+"""Honest claims a condition: 518 in all. At least 40 each: half of them calibrate, and a profile
+needs 20 (``scoring.constants.MIN_CALIBRATION_CLAIMS``)."""
 COMPUTED = "poc-computed"
 """The validator's own vectors, which are also the published ones a forger learns from."""
 
@@ -160,7 +161,7 @@ async def _replay_all(
         await fill_replays(await slot.client(), kit.traces, name, left, path=path)
 
 
-SAME_TOKENS: Final = ("launder", "inflate")
+SAME_TOKENS: Final = ("launder", "inflate", "disguise")
 """Edits that leave prompt, request and tokens alone: a replay does not see them."""
 
 
@@ -200,13 +201,13 @@ async def produce_one(
     asks. Raises ReplayError when a server does not answer, ClaimError when an answer is no claim.
     """
     async with AsyncExitStack() as stack:
-        writer = await _at(kit, stack, attack.base.executor, server)
+        writer = await at(kit, stack, attack.base.executor, server)
         await fill_run(writer, kit.traces, attack.base, amount, kit.say)
         if attack.edit == "launder":
             if attack.base.executor == REAL and real is None:
                 launderer = writer
             else:
-                launderer = await _at(kit, stack, REAL, real)
+                launderer = await at(kit, stack, REAL, real)
             claims = made_of(kit.traces.claims(attack.base.name), attack.base.name, amount)
             await fill_replays(
                 launderer,
@@ -226,16 +227,18 @@ async def produce_vectors(kit: Kit, attack: VectorAttack, server: str | None) ->
     server fails.
     """
     async with AsyncExitStack() as stack:
-        client = await _at(kit, stack, attack.executor, server)
+        client = await at(kit, stack, attack.executor, server)
         if attack.trick not in ("mean", "search"):
             return await send(attack, client, None)
         kit.vectors.write(COMPUTED, await computed(client, BLOCK, range(NONCES), BATCHES[1]))
         return await send(attack, None, kit.vectors.read(COMPUTED))
 
 
-async def _at(
+async def at(
     kit: Kit, stack: AsyncExitStack, executor: Executor, address: str | None
 ) -> EngineClient:
+    """A client of the server at ``address``, or of one started for ``executor``; both end with
+    ``stack``."""
     if address is not None:
         return await stack.enter_async_context(HttpEngineClient(address, kit.settings))
     kit.say(f"starting the server {executor.name}")

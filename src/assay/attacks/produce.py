@@ -10,7 +10,7 @@ from typing import Any
 
 from assay.attacks import constants, edit
 from assay.attacks.ask import answers, claim_name
-from assay.attacks.catalogue import HONEST, Attack, Run
+from assay.attacks.catalogue import BFLOAT16, HONEST, Attack, Run
 from assay.attacks.traces import Traces
 from assay.claims.claim import Claim, EngineIdentity, Replay
 from assay.errors import ReplayError
@@ -109,13 +109,14 @@ def attacked(traces: Traces, attack: Attack, amount: Amount) -> list[Claim]:
     base = traces.claims(attack.base.name)
     found = made_of(base, attack.base.name, amount)
     real = traces.replays(attack.base.name, LAUNDRY) if attack.edit == "launder" else {}
-    engine = _honest_engine(traces)
+    # An executor that cheats says it is honest; a disguised one that it is another honest one.
+    engine = _engine(traces, BFLOAT16 if attack.edit == "disguise" else HONEST)
     made = []
     for index, claim in enumerate(found):
         other = found[(index + 1) % len(found)]
         done = _edited(attack, claim, other, real.get(claim.id))
         if done is not None:
-            told = done if engine is None else done.model_copy(update={"engine": engine})
+            told = done if engine is None else edit.disguise(done, engine)
             made.append(edit.renamed(told, claim_name(attack.name, index)))
     return made
 
@@ -126,8 +127,8 @@ def made_of(claims: Mapping[str, Claim], run: str, amount: Amount) -> list[Claim
     return [claims[name] for name in names if name in claims]
 
 
-def _honest_engine(traces: Traces) -> EngineIdentity | None:
-    first = next(iter(traces.claims(HONEST.name).values()), None)
+def _engine(traces: Traces, run: Run) -> EngineIdentity | None:
+    first = next(iter(traces.claims(run.name).values()), None)
     return None if first is None else first.engine
 
 

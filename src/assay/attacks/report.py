@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from assay.attacks.catalogue import ATTACKS, HONEST_RUNS
+from assay.attacks.catalogue import ATTACKS, BFLOAT16, HONEST_RUNS
 from assay.attacks.kit import COMPUTED, Kit, everything
 from assay.attacks.page import Page
 from assay.attacks.pairs import Pair, pairs
@@ -22,7 +22,6 @@ from assay.claims.account import Known
 from assay.claims.claim import LogprobsMode
 
 PATHS = ("decode", "prefill")
-BFLOAT16 = "honest-bfloat16"
 
 
 def build_page(kit: Kit, fpr: float, amount: Amount | None = None) -> Page:
@@ -48,7 +47,7 @@ def build_page(kit: Kit, fpr: float, amount: Amount | None = None) -> Page:
             if not cheating:
                 continue
             by = judging[attack.base.mode]
-            other = found[BFLOAT16] if attack.base.mode == "raw_logprobs" else []
+            other = found[BFLOAT16.name] if attack.base.mode == "raw_logprobs" else []
             one = row(
                 attack, path, cheating=cheating, honest=honest, other_honest=other, judging=by
             )
@@ -138,7 +137,7 @@ def _language(pair: Pair) -> str:
 _CONDITIONS = {
     "honest": "float32, batches of 8",
     "honest-alone": "float32, one request at a time",
-    BFLOAT16: "bfloat16 executor, batches of 8",
+    BFLOAT16.name: "bfloat16 executor, batches of 8",
     "honest-processed": "float32, processed log probabilities",
     "honest-free": "float32, answers that end by themselves",
 }

@@ -51,7 +51,9 @@ def attack(
     ] = None,
     real_server: Annotated[
         str | None,
-        typer.Option(help="Server of the real model, for laundering. Default: one is started."),
+        typer.Option(
+            help="Server of the real model, for laundering and `compare`. Default: one is started."
+        ),
     ] = None,
     fpr: Annotated[
         float, typer.Option(help="False-positive rate of the verdicts in `table`.")
@@ -81,7 +83,7 @@ def attack(
     if name == "table":
         raise typer.Exit(_table(output or Path("docs/detection.md"), fpr, refill, json_output))
     if name == "compare":
-        _compare(json_output)
+        _compare(real_server, json_output)
         return
     fields = {} if temperature is None else {"temperature": temperature}
     if name.startswith("poc-"):
@@ -109,7 +111,7 @@ def _list(json_output: bool) -> None:
     from assay.attacks.catalogue import ATTACKS
     from assay.attacks.vectors import VECTOR_ATTACKS
 
-    known = {one.name: one.what for one in (*ATTACKS, *VECTOR_ATTACKS)}
+    known = {one.name: one.what for one in ATTACKS} | {v.name: v.what for v in VECTOR_ATTACKS}
     if json_output:
         print_json(known)
         return
@@ -176,12 +178,12 @@ def _table(output: Path, fpr: float, refill: bool, json_output: bool) -> int:
     return exits.FAIL if missed else exits.PASS
 
 
-def _compare(json_output: bool) -> None:
+def _compare(real: str | None, json_output: bool) -> None:
     from assay.attacks.compare import compare_all
     from assay.attacks.store import cache_folder, open_kit
 
     kit = open_kit(cache_folder(), process_environment(), client_settings(), _say)
-    found = asyncio.run(compare_all(kit))
+    found = asyncio.run(compare_all(kit, real=real))
     if json_output:
         print_json(found)
         return
