@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -148,7 +149,31 @@ def test_a_tool_call_in_the_forms_that_models_write(decoded: str) -> None:
 def test_values_that_change_places_show_where_the_call_is_json() -> None:
     decoded = '{"name": "weather", "arguments": {"from": "Rome", "to": "Oslo"}}'
     assert call('{"to": "Oslo", "from": "Rome"}', decoded) == "pass"
-    assert call('{"from": "Oslo", "to": "Rome"}', decoded) == "fail"
+    assert call('{"from": "Oslo", "to": "Rome"}', decoded) == "not_available"
+    assert call('{"from": "Oslo", "to": "Bonn"}', decoded) == "fail"
+    numbers = '{"name": "weather", "arguments": {"from": 3e0, "to": -4.50}}'
+    assert call('{"to": -4.5, "from": 3}', numbers) == "pass"
+    assert call('{"to": 3, "from": -4.5}', numbers) == "not_available"
+    assert call('{"to": 5, "from": 3}', numbers) == "fail"
+
+
+@pytest.mark.parametrize(
+    ("value", "decoded"),
+    [
+        ("https://a/b", 'weather {"u": "https:\\/\\/a\\/b", }'),
+        ("it's", 'weather {"u": "it\\u0027s", }'),
+        ("it's", "weather(u='it\\'s')"),
+        ('a\nb\t"c"', 'weather {"u": "a\\nb\\t\\"c\\"", }'),
+        ("a\nb", 'weather {"arguments": "{\\"u\\": \\"a\\\\nb\\"}"}'),
+        ("\U0001f600", 'weather {"u": "\\ud83d\\ude00", }'),
+        ("a & b", "weather <parameter=u>a &amp; b</parameter>"),
+        (10**400, "weather <parameter=u>1" + "0" * 400 + "</parameter>"),
+    ],
+    ids=["slash", "unicode", "python", "newline", "string in a string", "halves", "xml", "large"],
+)
+def test_escapes_are_no_edits(value: Any, decoded: str) -> None:
+    assert call(json.dumps({"u": value}), decoded) != "fail"
+    assert call(json.dumps({"u": "other"}), decoded) == "fail"
 
 
 def test_the_name_that_the_caller_chose_is_not_written_by_the_model() -> None:

@@ -33,7 +33,7 @@ lengths at most DATE_SHIFT apart, may differ by a date that the template writes 
 2024" is 5 to 11 tokens). A hidden message is longer: its role marks alone are 4 to 6 tokens."""
 
 MOST_SPECIAL_PLACES: Final = 256
-MOST_STOP_PLACES: Final = 32
+MOST_PLACES: Final = 32
 MOST_LEAVES: Final = 1000
 """Work that a hostile text may cause: ambiguous places of special tokens kept at once, places of
-one stop string tried, values looked for in the arguments of one answer. Beyond, no outcome."""
+one stop string or one key tried, values looked for in the arguments of one answer. Beyond, no outcome."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from assay.claims.account.asked import is_set, may_call_tools, stop_strings
 from assay.claims.account.check import Check, Subject
-from assay.claims.account.constants import MOST_STOP_PLACES
+from assay.claims.account.constants import MOST_PLACES
 from assay.claims.account.ending import CALLED, end_ids
 from assay.claims.account.known import Known
 from assay.claims.account.spelled import (
@@ -84,7 +84,7 @@ def _candidates(claim: Claim, decoded: str) -> list[str]:
     several = bool(claim.request.get("min_tokens"))  # an early one did not stop it then
     for stop in stop_strings(claim):
         place = decoded.find(stop)
-        for _ in range(MOST_STOP_PLACES if several else 1):
+        for _ in range(MOST_PLACES if several else 1):
             if place < 0:
                 break
             found.append(decoded[: place + len(stop)] if kept else decoded[:place])
