@@ -16,7 +16,8 @@ from assay.report.heat import SCALE_END, colour
 from assay.report.page import MOST_STRIPS, render
 from assay.report.texts import escaped, script_json, shown
 from assay.report.words import LIMITS, WORDS
-from assay.scoring.result import Reason
+from assay.scoring.channels import ChannelResult
+from assay.scoring.result import Cause, Reason
 from assay.store.result import VerifyResult
 from assay.store.results_file import ResultsFile
 
@@ -218,3 +219,44 @@ def test_chromium_paints_something(tmp_path: Path) -> None:
     screenshot(file, picture, tmp_path / "profile", 1000, 800)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 20_000  # a blank page is 4 kB
+
+
+def test_channels_of_a_claim_are_a_table_in_its_row() -> None:
+    base = make_result("c0", verdict="fail", tokens=20)
+    channels = (
+        ChannelResult(name="value", outcome="pass", reason="mean distance 0", code="value_agrees"),
+        ChannelResult(
+            name="choice",
+            outcome="fail",
+            reason=f"24 of 64 tokens {EVIL}",
+            code="choice_mismatch",
+            p_value=1e-7,
+        ),
+        ChannelResult(
+            name="account", outcome="not_available", reason="no ids", code="nothing_to_check"
+        ),
+    )
+    verdict = base.verdict.model_copy(
+        update={
+            "channels": channels,
+            "causes": (Cause(name="laundering", message="likely: another model wrote it"),),
+            "tokens_needed": 96,
+            "p_value": 2e-7,
+            "fpr": 1e-3,
+            "path": "prefill",
+            "calibration": "profile toy fits",
+        }
+    )
+    page = Page(render([base.model_copy(update={"verdict": verdict})]))
+    assert page.count("table", **{"class": "channels"}) == 1
+    assert page.count("tr", **{"class": "fail"}) == page.count("tr", **{"class": "pass"}) == 1
+    for text in ("p 1e-07", "another model wrote it", "about 96 tokens", "profile toy fits"):
+        assert text in page.text
+    assert page.count("img") == 0
+    assert WORDS["choice_mismatch"] in page.text
+    assert WORDS["nothing_to_check"] in page.text
+    assert "by prefill replay" in page.text
+
+
+def test_a_verdict_without_channels_has_no_table() -> None:
+    assert Page(render(two_executors())).count("table", **{"class": "channels"}) == 0

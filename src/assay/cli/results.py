@@ -12,7 +12,9 @@ from rich.table import Table
 from assay.cli.console import stdout
 from assay.cli.executor import verdicts_of
 from assay.cli.exits import exit_code
+from assay.scoring.channels import ChannelName
 from assay.scoring.evalues import Accumulated
+from assay.scoring.result import Verdict
 from assay.store.result import VerifyResult
 
 
@@ -86,6 +88,8 @@ def print_results(
     table.add_column("tokens", justify="right")
     table.add_column("distance", justify="right")
     table.add_column("similarity", justify="right")
+    for channel in CHANNELS:
+        table.add_column(channel)
     table.add_column("why", overflow="fold")
     for name, result in zip(names or [r.claim.id for r in results], results, strict=True):
         verdict = result.verdict
@@ -95,7 +99,8 @@ def print_results(
             str(verdict.positions),
             "" if verdict.mean_distance is None else f"{verdict.mean_distance:.4f}",
             "" if verdict.similarity is None else f"{verdict.similarity:.4f}",
-            _plain("; ".join(reason.message for reason in verdict.reasons[:2])),
+            *_channels(verdict),
+            _plain("; ".join(_why(verdict))),
         )
     console = stdout()
     console.print(table)
@@ -103,6 +108,30 @@ def print_results(
     console.print(
         f"{counts['pass']} pass, {counts['fail']} fail, {counts['inconclusive']} inconclusive"
     )
+
+
+CHANNELS: tuple[ChannelName, ...] = ("value", "choice", "account")
+MARKS = {
+    "pass": "[green]pass[/]",
+    "fail": "[bold red]FAIL[/]",
+    "inconclusive": "[yellow]open[/]",
+    "not_available": "[dim]n/a[/]",
+}
+
+
+def _channels(verdict: Verdict) -> list[str]:
+    """One word for each of ``CHANNELS``; empty where nothing was replayed."""
+    found = {channel.name: MARKS[channel.outcome] for channel in verdict.channels}
+    return [found.get(name, "") for name in CHANNELS]
+
+
+def _why(verdict: Verdict) -> list[str]:
+    """The first reasons, the likeliest cause, and what would help."""
+    words = [reason.message for reason in verdict.reasons[:2]]
+    words += [cause.message for cause in verdict.causes[:1]]
+    if verdict.tokens_needed is not None:
+        words.append(f"about {verdict.tokens_needed} tokens would decide it")
+    return words
 
 
 def _plain(text: str) -> str:

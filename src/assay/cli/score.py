@@ -26,6 +26,12 @@ from assay.scoring.verdict import (
     verdict_on_unreadable_replay,
 )
 
+_OUTCOMES = {
+    "pass": "pass",
+    "fail": "fail",
+    "inconclusive": "open",
+    "not_available": "not available",
+}
 OWN_FORM = frozenset({"schema_version", "endpoint", "prompt"})
 """Fields that only a claim in this project's own form has."""
 
@@ -185,6 +191,16 @@ def describe(verdict: Verdict) -> str:
             f"entropy: {verdict.mean_entropy:.3f} nats a position; {verdict.mean_near_best:.2f}"
             f" alternatives within 1 nat of the best{' (flat)' if verdict.flat else ''}"
         )
+    for channel in verdict.channels:
+        lines.append(f"{channel.name} channel: {_OUTCOMES[channel.outcome]} ({channel.code})")
+        lines.append(f"  {channel.reason}")
+    lines += [f"cause: {cause.message}" for cause in verdict.causes]
+    if verdict.tokens_needed is not None:
+        lines.append(f"tokens needed: about {verdict.tokens_needed}, if they go on like these")
+    if verdict.p_value is not None and verdict.fpr is not None:
+        lines.append(f"p-value: {verdict.p_value:.3g} (false-positive rate {verdict.fpr:g})")
+    if verdict.calibration is not None:
+        lines.append(f"calibration: {verdict.calibration}")
     lines += [f"note: {note}" for note in verdict.notes]
     return "\n".join(_plain(line) for line in lines)
 

@@ -13,7 +13,7 @@ for (const button of document.querySelectorAll(".filters button")) {
       other.setAttribute("aria-pressed", String(other === button));
     }
     const wanted = button.dataset.filter;
-    for (const row of document.querySelectorAll("#verdicts tbody tr")) {
+    for (const row of document.querySelectorAll("#verdicts > tbody > tr")) {
       row.hidden = wanted !== "" && row.dataset.label !== wanted && row.dataset.verdict !== wanted;
     }
   });

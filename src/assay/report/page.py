@@ -11,6 +11,7 @@ from importlib import resources
 from plotly.offline import get_plotlyjs
 
 from assay import __version__
+from assay.report.channels import channel_table
 from assay.report.figures import figures
 from assay.report.heat import gradient, question, strip_data, strip_html
 from assay.report.texts import escaped, script_json
@@ -122,7 +123,7 @@ def _row(result: VerifyResult, strip: str | None) -> str:
         f'<td class="num" title="{_limits(verdict)}">{_number(verdict.mean_distance, ".4f")}</td>'
         f'<td class="num">{_number(verdict.similarity, ".4f")}</td>'
         f'<td class="num">{_number(verdict.top1_agreement, ".1%")}</td>'
-        f'<td class="why">{reasons}{notes}</td></tr>'
+        f'<td class="why">{reasons}{channel_table(verdict)}{notes}</td></tr>'
     )
 
 
@@ -173,6 +174,12 @@ def _strips(strips: Sequence[VerifyResult], keys: dict[int, str], total: int) ->
 def _glossary(results: Sequence[VerifyResult]) -> str:
     codes = {reason.code for result in results for reason in result.verdict.reasons}
     codes |= {note.code for result in results for note in result.notes}
+    codes |= {
+        channel.code
+        for result in results
+        for channel in result.verdict.channels
+        if channel.outcome != "pass"
+    }
     known = [(code, explain(code)) for code in sorted(codes)]
     entries = [f"<dt>{escaped(code)}</dt><dd>{escaped(text)}</dd>" for code, text in known if text]
     return "".join(entries) or "<dd>No reason was given: every claim passed without remark.</dd>"

@@ -42,6 +42,37 @@ WORDS: dict[str, str] = {
     "no_evidence": "There is nothing to compare: no log probabilities, or only padding.",
     "too_short_to_tell": "Too few tokens: an honest and a cheating executor look alike at this"
     " length.",
+    "value_too_far": "Honest claims of the profile hardly ever lie so far from the validator's"
+    " numbers: other or rounded weights, another model, or another prompt.",
+    "value_too_close": "The numbers are closer to the validator's own than those of another engine"
+    " can be: computed afterwards on such an engine, or copied.",
+    "unusual": "Less likely than one honest claim in a hundred, and not unlikely enough for the"
+    " stated rate.",
+    "choice_contradiction": "By the claim's own log probabilities and the request's seed other"
+    " tokens were drawn. No hardware explains that: another model or another seed wrote the text.",
+    "choice_outlier": "One token loses to another by far: it was put there by hand.",
+    "choice_mismatch": "Many tokens are not those that the validator's engine draws with the same"
+    " seed: other weights, another seed or other sampling parameters.",
+    "choice_unlikely": "Honest claims of the profile hardly ever differ so much from what the"
+    " validator's engine draws with the same seed.",
+    "choice_unclear": "More tokens than usual are not the ones the seed draws, and too few to be"
+    " sure of it.",
+    "choice_agrees": "The tokens are those that the request's seed draws.",
+    "value_agrees": "The numbers are those of the validator's engine, within what is allowed.",
+    "account_holds": "What the claim says about itself holds.",
+    "nothing_to_check": "The claim says nothing about itself that could be checked.",
+    "assumption": "Something nobody stated decides whether the tokens follow from the seed; it never"
+    " counts against the claim.",
+    "unseeded": "Without a seed nobody can draw the tokens again.",
+    "other_tape": "The engines turn a seed into draws in different ways.",
+    "other_device": "The claim's engine drew with a generator of another kind of device.",
+    "sequential_generator": "The tokens were drawn from a generator that only a decode replay on the"
+    " same kind of device repeats.",
+    "several_choices": "Several answers were drawn, each with a seed of its own.",
+    "shaped_distribution": "The request changes the distribution in a way that one forward pass"
+    " cannot see.",
+    "temperature_not_named": "The request leaves the temperature to the server.",
+    "mode_unknown": "Nobody says in which log probability mode the replay is.",
     # Decided before or instead of a comparison.
     "no_prompt_ids": "The claim carries no prompt token ids, and strict mode does not guess.",
     "no_token_ids": "The claim spells its tokens as text; ids cannot be recovered with certainty.",
@@ -75,8 +106,8 @@ LIMITS: tuple[str, ...] = (
     "A pass is about these answers, not about the server: an executor may answer honestly only"
     " when it expects to be checked.",
     "A cheap model that writes the text and a real model that only scores it afterwards gives the"
-    " real model's log probabilities. Distances cannot see that; the tokens the validator would"
-    " have drawn can.",
+    " real model's log probabilities. Distances cannot see that; the choice channel can, where the"
+    " request had a seed or was greedy. Where it says not available, nothing here can.",
     "The request is taken as the claim states it. If the executor wrote the claim file, compare its"
     " prompts and sampling parameters with the ones you sent.",
     "Int8 weights move the numbers so little that a thousand tokens or more are needed. A short"
