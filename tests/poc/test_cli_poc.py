@@ -36,6 +36,7 @@ def files(tmp_path) -> dict[str, str]:
         "half": _body(replace(REAL, vectors={n: v for n, v in REAL.vectors.items() if n < 30})),
         "other": {**_body(vectors(CLEAN, challenge=other_key)), "public_key": "other"},
         "broken": {**_body(REAL), "artifacts": [{"nonce": 1, "vector_b64": "*"}]},
+        "thresholds": {"dist_threshold": 1.9, "p_mismatch": 0.2, "alpha": 0.01},
     }
     for name, body in bodies.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(body))
@@ -100,7 +101,7 @@ def test_a_sample(files):
         (("real", "real", "--alpha", "2"), "alpha"),
         (("real", "real", "--dist-threshold", "0"), "dist_threshold"),
         (("real", "real", "--profile", "none.json"), "cannot be read"),
-        (("real", "real", "--profile", "none.json", "--alpha", "0.1"), "give one"),
+        (("real", "real", "--profile", "thresholds", "--alpha", "0.1"), "give one"),
     ],
 )
 def test_errors_conclude_nothing(files, arguments, message):

@@ -12,12 +12,23 @@ from rich.table import Table
 from assay.cli.console import print_json, stdout
 from assay.cli.exits import exit_code
 from assay.cli.options import Json
+from assay.cli.poc_profile import (
+    ProfileOptions,
+    Unfitting,
+    calibrate_command,
+    fallback_note,
+    judge,
+    load_profile,
+    print_calibrated,
+)
 from assay.cli.poc_server import generate, validate
 from assay.errors import SettingsError
 from assay.poc import table as labelled
 from assay.poc.artifact_file import read_artifact_file
 from assay.poc.compare import Comparison, compare
-from assay.poc.settings import NETWORK, StatTest, read_profile
+from assay.poc.constants import PROFILE_ALPHA
+from assay.poc.profile import Profile
+from assay.poc.settings import NETWORK, StatTest
 
 app = typer.Typer(name="poc", help="Proof of compute: vectors of nonces.", no_args_is_help=True)
 
@@ -27,6 +38,7 @@ PIPED_WIDTH = 120
 
 app.command("generate")(generate)
 app.command("validate")(validate)
+app.command("calibrate")(calibrate_command)
 
 
 @app.callback()
@@ -40,7 +52,10 @@ def compare_command(
     computed: Annotated[Path, typer.Argument(help="File with the vectors recomputed.")],
     *,
     profile: Annotated[
-        Path | None, typer.Option(help="JSON with dist_threshold, p_mismatch and alpha.")
+        Path | None,
+        typer.Option(
+            help="Profile of `assay poc calibrate`, or JSON with dist_threshold, p_mismatch, alpha."
+        ),
     ] = None,
     dist_threshold: Annotated[
         float | None, typer.Option(help=f"L2 distance. Default {NETWORK.dist_threshold}.")
@@ -51,11 +66,23 @@ def compare_command(
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(help=f"A p-value below it is a fail. Default {NETWORK.alpha}."),
+        typer.Option(
+            help=f"A p-value below it is a fail. Default {NETWORK.alpha}; with a profile of "
+            f"`assay poc calibrate` {PROFILE_ALPHA}."
+        ),
     ] = None,
     hidden_size: Annotated[
         int | None,
         typer.Option(help="The model's hidden_size: adds the zero-knowledge baseline."),
+    ] = None,
+    claimed_hardware: Annotated[
+        str | None, typer.Option(help="Hardware of the claim, where its file names none.")
+    ] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="Hardware of the recomputation, where its file names none.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model, for the profile, where the files name none.")
     ] = None,
     sampled: Annotated[
         bool,
@@ -69,18 +96,27 @@ def compare_command(
     pass, 2 fail, 3 inconclusive, 1 error.
     """
 
-    test, source = _stat_test(profile, dist_threshold, p_mismatch, alpha)
-    result = compare(
-        read_artifact_file(claimed),
-        read_artifact_file(computed),
-        test,
-        hidden_size=hidden_size,
-        sampled=sampled,
-    )
+    claim, recomputed = read_artifact_file(claimed), read_artifact_file(computed)
+    unfitting = None
+    known = None if profile is None else load_profile(profile)
+    if isinstance(known, Profile):
+        _only_alpha(dist_threshold, p_mismatch)
+        options = ProfileOptions(claimed_hardware, hardware, model, hidden_size, alpha, sampled)
+        found = judge(claim, recomputed, known, options)
+        if not isinstance(found, Unfitting):
+            print_calibrated(found, as_json)
+            raise typer.Exit(exit_code([found.verdict]))
+        unfitting, test, source = found, NETWORK, "published thresholds"
+    else:
+        test, source = _stat_test(known, dist_threshold, p_mismatch, alpha)
+    result = compare(claim, recomputed, test, hidden_size=hidden_size, sampled=sampled)
     if as_json:
-        print_json({**result.as_json(), "settings_source": source})
+        note = {"settings_source": source} if unfitting is None else fallback_note(unfitting)
+        print_json({**result.as_json(), **note})
     else:
         _print_comparison(result, source)
+        if unfitting is not None:
+            typer.echo(f"note: {unfitting.reason}")
     raise typer.Exit(exit_code([result.verdict.verdict]))
 
 
@@ -110,8 +146,15 @@ def table_command(
         _print_table(sets, found, thresholds)
 
 
+def _only_alpha(dist_threshold: float | None, p_mismatch: float | None) -> None:
+    if dist_threshold is not None or p_mismatch is not None:
+        raise SettingsError(
+            "--profile holds distances and no threshold; of the settings only --alpha goes with it"
+        )
+
+
 def _stat_test(
-    profile: Path | None,
+    profile: StatTest | None,
     dist_threshold: float | None,
     p_mismatch: float | None,
     alpha: float | None,
@@ -122,7 +165,7 @@ def _stat_test(
         if given:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise SettingsError(f"--profile and {names} both say what to judge by; give one")
-        return read_profile(profile), "profile"
+        return profile, "profile"
     return StatTest(**given), "options" if len(given) == len(flags) else "defaults"
 
 

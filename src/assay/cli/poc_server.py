@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +15,19 @@ import typer
 from assay.cli.console import print_json
 from assay.cli.exits import exit_code
 from assay.cli.options import ApiKey, Json, Server
+from assay.cli.poc_profile import (
+    ProfileOptions,
+    Unfitting,
+    fallback_note,
+    judge,
+    load_profile,
+    print_calibrated,
+)
 from assay.errors import ClaimError
-from assay.poc.artifact_file import ArtifactSet, Vector, read_artifact_file
+from assay.poc.artifact_file import ArtifactSet, Vector, artifact_set, read_artifact_file
 from assay.poc.constants import K_DIM
-from assay.poc.settings import NETWORK, StatTest, read_profile
+from assay.poc.profile import Profile
+from assay.poc.settings import NETWORK, StatTest
 from assay.replay.client import HttpEngineClient
 from assay.replay.pow import job_body, parse_nonces, run_job, served_model
 from assay.settings import client_settings
@@ -85,27 +95,48 @@ def validate(
         str | None, typer.Option(help="Served model name on this server. Default: its first.")
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option(help="JSON with dist_threshold, p_mismatch and alpha.")
+        Path | None,
+        typer.Option(
+            help="Profile of `assay poc calibrate`, or JSON with dist_threshold, p_mismatch, alpha."
+        ),
+    ] = None,
+    claimed_hardware: Annotated[
+        str | None, typer.Option(help="Hardware of the claim, where its file names none.")
+    ] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="Hardware of this server, where it names none.")
     ] = None,
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Have your own server recompute the vectors of a file and judge them.
 
-    Exit code 0 pass, 2 fail, 3 inconclusive, 1 error. Without --profile the network's defaults
-    are used, which are not calibrated for your model and engine.
+    Exit code 0 pass, 2 fail, 3 inconclusive, 1 error. Without --profile, or where the profile has
+    no engines like this one, the network's defaults are used, which are not calibrated for your
+    model and engine.
     """
     claim = read_artifact_file(claimed)
-    test = NETWORK if profile is None else read_profile(profile)
+    known = NETWORK if profile is None else load_profile(profile)
 
-    async def ask() -> dict[str, Any]:
+    async def ask(test: StatTest | None) -> dict[str, Any]:
         async with HttpEngineClient(server, client_settings(), api_key=api_key) as client:
             name = model or await served_model(client)
-            return await run_job(client, validation_body(claim, test, name, seq_len))
+            answer = await run_job(client, validation_body(claim, test, name, seq_len))
+            return {"model": name, **answer}
 
-    answer = asyncio.run(ask())
+    note: dict[str, Any] = {"settings_source": "defaults" if profile is None else "profile"}
+    if isinstance(known, Profile):
+        # The vectors themselves: the statistics need them, and the server knows no profile.
+        answer = asyncio.run(ask(None))
+        options = ProfileOptions(claimed_hardware, hardware, answer["model"])
+        found = judge(claim, recomputed_set(claim, answer, seq_len), known, options)
+        if not isinstance(found, Unfitting):
+            print_calibrated(found, as_json)
+            raise typer.Exit(exit_code([found.verdict]))
+        note, known = fallback_note(found), NETWORK
+    answer = asyncio.run(ask(known))
     if as_json:
-        print_json({**answer, "settings_source": "defaults" if profile is None else "profile"})
+        print_json({**answer, **note})
     else:
         typer.echo(f"verdict: {answer['verdict']}")
         for reason in answer.get("reasons", ()):
@@ -114,13 +145,15 @@ def validate(
             f"nonces: {answer['n_total']} compared, {answer['n_excluded']} excluded, "
             f"{answer['n_mismatch']} mismatches; p = {answer['p_value']}"
         )
+        if "no_fitting_profile" in note:
+            typer.echo(f"note: {note['no_fitting_profile']}")
     raise typer.Exit(exit_code([answer["verdict"]]))
 
 
 def validation_body(
-    claim: ArtifactSet, test: StatTest, model: str, seq_len: int | None
+    claim: ArtifactSet, test: StatTest | None, model: str, seq_len: int | None
 ) -> dict[str, Any]:
-    """The job that judges a file's vectors."""
+    """The job that judges a file's vectors by ``test``, or, without one, only recomputes them."""
     challenge = claim.challenge
     length = challenge.seq_len or seq_len
     if length is None:
@@ -131,8 +164,11 @@ def validation_body(
         "poc_stronger_rng": bool(challenge.poc_stronger_rng),
     }
     params = {"model": model, "seq_len": length, "k_dim": challenge.k}
+    body = job_body(identity, params, list(claim.vectors))
+    if test is None:
+        return body
     return {
-        **job_body(identity, params, list(claim.vectors)),
+        **body,
         "validation": {
             "artifacts": [
                 {"nonce": nonce, "vector_b64": as_claimed(vector)}
@@ -146,6 +182,24 @@ def validation_body(
             "fraud_threshold": test.alpha,
         },
     }
+
+
+def recomputed_set(claim: ArtifactSet, answer: dict[str, Any], seq_len: int | None) -> ArtifactSet:
+    """What the server computed, under the claim's own challenge.
+
+    Nonces that gave the server no finite vector are left out, so they count as not compared.
+    """
+    challenge = claim.challenge
+    body = {
+        "block_hash": challenge.block_hash,
+        "public_key": challenge.public_key,
+        "k_dim": challenge.k,
+        "artifacts": answer["artifacts"],
+        "profile": answer.get("profile") or {},
+    }
+    found = artifact_set(body, name="this server")
+    known = replace(challenge, seq_len=challenge.seq_len or seq_len)
+    return replace(found, challenge=known)
 
 
 def as_claimed(vector: Vector) -> str:

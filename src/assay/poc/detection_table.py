@@ -1,0 +1,254 @@
+"""The page docs/poc-detection.md from the units of an evaluation."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from assay.poc.constants import MIN_NONCES, PRIOR_DOF, PROFILE_ALPHA, WEIGHTS
+from assay.poc.evaluation import CHEATING_SHARE, COUNT_RULE, Kind, Unit
+
+_Z = 1.959964
+"""97.5 % point of the normal distribution, for 95 % intervals."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Mean over ``pairs`` of the share of their draws. A pair judged under two held-out kinds
+    counts once, with the mean of both."""
+
+    value: float
+    pairs: int
+    units: int
+    draws: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson, 95 %, as if each pair were one trial: draws of one pair share its error."""
+        n, p = self.pairs, self.value
+        centre = (p + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+        half = _Z / (1 + _Z**2 / n) * np.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
+        return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+
+    @property
+    def text(self) -> str:
+        low, high = self.interval
+        return f"{self.value:.2%} ({low:.1%} to {high:.1%})"
+
+
+def rate(units: Iterable[Unit], count: Callable[[Unit], int]) -> Rate | None:
+    """The rate of ``count`` over ``units``; None without units."""
+    pairs: dict[str, list[float]] = defaultdict(list)
+    draws = 0
+    for unit in units:
+        pairs[unit.name].append(count(unit) / unit.draws)
+        draws += unit.draws
+    if not pairs:
+        return None
+    means = [float(np.mean(values)) for values in pairs.values()]
+    n_units = sum(len(values) for values in pairs.values())
+    return Rate(float(np.mean(means)), len(pairs), n_units, draws)
+
+
+@dataclass(frozen=True)
+class Target:
+    text: str
+    kind: Kind
+    n: int
+    least: float | None = None
+    most: float | None = None
+
+    def row(self, units: Sequence[Unit]) -> str:
+        found = rate(_of(units, self.kind, self.n), lambda unit: unit.convicted)
+        by_count = rate(_of(units, self.kind, self.n), lambda unit: unit.by_count)
+        if found is None or by_count is None:
+            return f"| {self.text} | not measured | | |"
+        if self.least is not None:
+            missing = self.least - found.value
+            said = "reached" if missing <= 0 else f"missed by {missing:.2%}"
+        else:
+            excess = found.value - (self.most or 0.0)
+            said = "reached" if excess <= 0 else f"missed by {excess:.2%}"
+        return f"| {self.text} | {found.text} | {said} | {by_count.value:.2%} |"
+
+
+TARGETS = (
+    Target("honest pairs convicted, n = 50, at most 0.5 %", "honest", 50, most=0.005),
+    Target("honest pairs convicted, n = 200, at most 0.5 %", "honest", 200, most=0.005),
+    Target("cheating pairs caught, n = 50, at least 99.5 %", "cheat", 50, least=0.995),
+    Target("mean-forged vectors caught, n = 200, at least 99 %", "forged", 200, least=0.99),
+    Target(
+        "a quarter cheating, profile of the same pair, n = 200, at least 95 %",
+        "mixed, same pair",
+        200,
+        least=0.95,
+    ),
+)
+
+_NAMES: dict[Kind, str] = {
+    "honest": "honest",
+    "honest, other version": "honest, another engine version",
+    "cheat": "other weights",
+    "forged": "forged from the shared mean",
+    "mixed": "a quarter from other weights",
+    "honest, same pair": "honest",
+    "mixed, same pair": "a quarter from other weights",
+    "honest, same pair, other challenge": "honest, profile of other challenges",
+    "mixed, same pair, other challenge": "a quarter, profile of other challenges",
+}
+
+
+def report(units: Sequence[Unit]) -> str:
+    """The page as Markdown."""
+    unseen: tuple[Kind, ...] = ("honest", "honest, other version", "cheat", "forged", "mixed")
+    seen: tuple[Kind, ...] = (
+        "honest, same pair",
+        "mixed, same pair",
+        "honest, same pair, other challenge",
+        "mixed, same pair, other challenge",
+    )
+    return "\n".join(
+        [
+            _HEAD,
+            "| target | profile | | count rule |",
+            "|---|---|---|---|",
+            *(target.row(units) for target in TARGETS),
+            "",
+            "## One kind of GPU left out",
+            "",
+            *_table(units, unseen),
+            "",
+            _UNSEEN,
+            "",
+            "What the nulls rested on (other weights, n = 50):",
+            "",
+            *_by_basis(units),
+            "",
+            "## A profile of the same pair",
+            "",
+            *_table(units, seen),
+            "",
+            _SEEN,
+            "",
+            *_worst(units),
+            "",
+            _NOTES,
+        ]
+    )
+
+
+def _table(units: Sequence[Unit], kinds: Sequence[Kind]) -> list[str]:
+    rows = [
+        "| claim | model | n | pairs | judged | convicted by profile | withheld | by count |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind in kinds:
+        for n in sorted({unit.n for unit in units if unit.kind == kind}):
+            chosen = _of(units, kind, n)
+            for model in [None, *sorted({unit.model for unit in chosen})]:
+                some = [unit for unit in chosen if model in (None, unit.model)]
+                found = rate(some, lambda unit: unit.convicted)
+                withheld = rate(some, lambda unit: unit.withheld)
+                by_count = rate(some, lambda unit: unit.by_count)
+                if found is None or withheld is None or by_count is None:
+                    continue
+                rows.append(
+                    f"| {_NAMES[kind]} | {model or '**all**'} | {n} | {found.pairs} | "
+                    f"{found.draws} | {found.text} | {withheld.value:.2%} | {by_count.text} |"
+                )
+    return rows
+
+
+def _by_basis(units: Sequence[Unit]) -> list[str]:
+    rows = ["| records of | pairs | convicted |", "|---|---|---|"]
+    chosen = _of(units, "cheat", 50)
+    for basis in sorted({unit.basis for unit in chosen}):
+        found = rate((u for u in chosen if u.basis == basis), lambda unit: unit.convicted)
+        if found is not None:
+            rows.append(f"| {_BASES.get(basis, basis)} | {found.pairs} | {found.text} |")
+    return rows
+
+
+def _worst(units: Sequence[Unit]) -> list[str]:
+    """Pairs for which a quarter of cheating is caught in less than 95 % of draws."""
+    found = [
+        (rate([unit], lambda one: one.convicted), unit)
+        for unit in _of(units, "mixed, same pair", 200)
+    ]
+    low = sorted(
+        (value.value, unit.name)
+        for value, unit in found
+        if value is not None and value.value < 0.95
+    )
+    if not low:
+        return ["No pair is below 95 %."]
+    rows = [f"{len(low)} of {len(found)} are below 95 %:", "", "| caught | pair |", "|---|---|"]
+    return rows + [f"| {value:.1%} | `{_short(name)}` |" for value, name in low]
+
+
+def _short(name: str) -> str:
+    files = [part.rsplit("/", 1)[-1] for part in name.replace(" with ", " by ").split(" by ")]
+    return " / ".join(file.removesuffix(".json").replace("__nonces_1000", "") for file in files)
+
+
+def _of(units: Iterable[Unit], kind: Kind, n: int) -> list[Unit]:
+    return [unit for unit in units if unit.kind == kind and unit.n == n]
+
+
+_BASES = {
+    "configuration": "other pairs, same configuration",
+    "model": "same model, other configurations",
+    "architecture": "other models of the architecture",
+    "published thresholds": "nothing: published thresholds 0.4 / 0.1 / 0.05",
+}
+
+
+def _listed(numbers: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {number:g}" for name, number in numbers.items())
+
+
+_HEAD = f"""# What a profile for vectors detects
+
+This page is made by `python -m assay.poc.detection FOLDER > docs/poc-detection.md`, FOLDER being the
+labelled sets (78 recordings of four models of three families, not part of this repository).
+
+- Profile: convicts when the combined p-value is below {PROFILE_ALPHA}; {MIN_NONCES} nonces at least.
+  Weights of the statistics: {_listed(WEIGHTS)}. Degrees of freedom that the
+  pooled spread counts for: {_listed(PRIOR_DOF)}.
+- Count rule, on the same draws: {COUNT_RULE.dist_threshold} / {COUNT_RULE.p_mismatch} /
+  {COUNT_RULE.alpha}, which networks set for MiniMax.
+- A figure is the mean over pairs of the share of their drawn subsets of n nonces. Intervals are Wilson,
+  95 %, with a pair as one trial: subsets of one pair share its error. Pairs that share a recording are
+  not independent either, so the intervals are still too narrow. *Judged*: subsets in all.
+- A cheating claim names the validator's own configuration. A quarter means {CHEATING_SHARE:.0%} of the
+  nonces.
+
+## Targets
+"""
+
+_UNSEEN = """For every kind of GPU a profile is made of honest pairs that do not touch it (nor hold vectors
+equal bit by bit to one of its recordings), and all pairs that touch it are judged by that profile.
+
+- *Withheld*: the claim is from another engine version than the recomputation, and would be convicted if it
+  were not. It is reported as a difference of configuration, not as fraud.
+- The forger knows the real vectors of all other nonces of the block and runs no model.
+- A quarter of cheating on hardware the profile has not seen is mostly missed: a few far nonces are also what
+  honest hardware shows (MiniMax 2026-04 on H200 has a third of them). Record the pair."""
+
+_SEEN = """The profile has half of the pair's nonces and is asked about the other half; or it has other
+challenges of the pair. Where a quarter of cheating is missed, the honest recordings themselves are
+mixtures: up to a third of the nonces of MiniMax 2026-04 on H200, and a tenth to a fifth on A100 and
+H100, are as far from other engines as cheating ones are. A newer image of the model (2026-05) does not
+do this, and nothing is missed there. What would close it: an image without the fault, or more nonces."""
+
+_NOTES = """## What this does not show
+
+- Four cheats only: GPTQ int4, W8A16, AWQ int4, NVFP4. All differ at least twice as far as honest hardware.
+  A cheat nearer than that (bfloat16 against fp8 weights, say) has not been measured.
+- No honest pair convicted among so few bounds the rate at the upper end of the interval, not at 0.5 %.
+- Levels and spreads come from the other hardware alone. The choice of statistics, their weights and the
+  degrees of freedom above were made with all sets in view.
+"""
