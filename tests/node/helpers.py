@@ -24,7 +24,7 @@ from assay.node.pool import Change
 
 HOST = "127.0.0.1"
 STAND_IN = Path(__file__).with_name("stand_in.py")
-SOON = 60.0
+SOON = 150.0
 """Seconds after which something that should happen never will, however slow the machine."""
 
 

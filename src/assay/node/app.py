@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fastapi import FastAPI
 
 from assay import __version__
-from assay.node import control, health, reports
+from assay.node import control, health, proxy, reports, verify
 from assay.node.config import NodeConfig
 from assay.node.node import Node
-from assay.node.part import Part, attach
+from assay.node.part import Part, attach, describe
 
 PartOf = Callable[[Node], Part]
 
@@ -19,6 +19,8 @@ PARTS: Sequence[PartOf] = (
     control.part,
     health.part,
     reports.part,
+    verify.part,
+    proxy.part,
 )
 """Each module's ``part(node)``. A path that two of them match goes to the first."""
 
@@ -47,4 +49,5 @@ def create_app(
     app.state.node = node
     for one in made:
         attach(app, node.access, one.routes)
+    describe(app, [route for one in made for route in one.routes])
     return app

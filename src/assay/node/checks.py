@@ -11,9 +11,10 @@ from assay.node.backend import Backend
 
 PROBE_PROMPT = (1,)
 """A token id that every vocabulary has; text would need the server to have a tokenizer."""
-TOKENS = "vllm:iteration_tokens_total"
+TOKENS = "vllm:iteration_tokens_total_sum"
 WAITING = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-SLEEP = "vllm:engine_sleep_state"
+OURS = tuple(f"{name}{{" for name in (TOKENS, *WAITING, "vllm:engine_sleep_state"))
+"""How the lines that matter begin; ``_created`` and ``_by_reason`` series must not count."""
 PROBE_AT = 0.75
 """Share of ``hung_s`` after which silence is put to the test with a request of our own."""
 
@@ -101,18 +102,20 @@ class Checks:
 
 def read_work(text: str) -> Work | None:
     """The part of a vLLM metrics page that tells whether it moves; asleep engines owe nothing."""
+    # A page has some hundred kilobytes, and reading all of it takes time that streams would miss.
+    ours = "\n".join(line for line in text.splitlines() if line.startswith(OURS))
     tokens: float | None = None
     waiting: dict[str, float] = {}
     asleep: set[str] = set()
     try:
-        for metric in text_string_to_metric_families(text):
+        for metric in text_string_to_metric_families(ours + "\n"):
             for sample in metric.samples:
                 engine = sample.labels.get("engine", "0")
-                if sample.name == f"{TOKENS}_sum":
+                if sample.name == TOKENS:
                     tokens = (tokens or 0.0) + sample.value
                 elif sample.name in WAITING:
                     waiting[engine] = waiting.get(engine, 0.0) + sample.value
-                elif sample.name == SLEEP and sample.labels.get("sleep_state") == "awake":
+                elif sample.labels.get("sleep_state") == "awake":
                     asleep |= set() if sample.value else {engine}
     except ValueError:
         return None

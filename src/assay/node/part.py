@@ -19,6 +19,7 @@ from assay.node.failures import NodeRefusal
 
 Handler = Callable[[Request], Awaitable[Response]]
 Key = Literal["control", "inference", "none"]
+_IN_COMPONENTS = "#/components/schemas/{model}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,23 @@ def attach(app: FastAPI, access: Access, routes: Sequence[Route]) -> None:
         )
 
 
+def describe(app: FastAPI, routes: Sequence[Route]) -> None:
+    """Put the models that request bodies refer to into the app's OpenAPI document."""
+    stock = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = stock()
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        for route in routes:
+            if route.body is not None:
+                schemas |= route.body.model_json_schema(ref_template=_IN_COMPONENTS).get(
+                    "$defs", {}
+                )
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
 def guarded(handler: Handler, access: Access, key: Key) -> Handler:
     """``handler`` behind its key, with errors as JSON: ``{"detail": ...}``."""
 
@@ -98,6 +116,6 @@ def _responses(route: Route) -> dict[int | str, dict[str, Any]]:
 def _request_body(route: Route) -> dict[str, Any] | None:
     if route.body is None:
         return None
-    schema = route.body.model_json_schema(ref_template="#/components/schemas/{model}")
+    schema = route.body.model_json_schema(ref_template=_IN_COMPONENTS)
     schema.pop("$defs", None)
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
