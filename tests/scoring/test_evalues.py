@@ -15,6 +15,7 @@ from assay.errors import SettingsError
 from assay.scoring.evalues import Accumulated, Wealth, accumulate
 from assay.scoring.measure import Measurement
 from assay.scoring.profile import Profile
+from assay.scoring.samples import record_of
 from assay.scoring.share import claim_p
 
 
@@ -83,7 +84,7 @@ def test_a_mixture_of_30_percent_cheating_accumulates() -> None:
     assert found.convicted_at is not None
     assert found.convicted_at <= 60
     assert found.share is not None
-    assert found.share.low > 0.05
+    assert found.share.low > 0.1
     assert found.share.low <= 0.3 <= found.share.high
     assert 0.1 < found.share.share < 0.45
 
@@ -92,7 +93,7 @@ def test_weak_evidence_adds_up() -> None:
     """int8: hardly any single claim fails, the executor does."""
     known = profile(draws(HONEST, 200, 0))
     claims = draws(INT8, 40, 3)
-    alone = sum((claim_p(known, claim) or 1) <= 1e-3 for claim in claims)
+    alone = sum((claim_p(known, record_of(claim)) or 1) <= 1e-3 for claim in claims)
     found = stream(known, claims)
     assert alone <= 4
     assert found.outcome == "convicted"
@@ -178,6 +179,15 @@ def test_a_statistic_that_comes_late_does_not_lift_what_was_lost() -> None:
     assert before is not None
     assert after is not None
     assert after <= before
+
+
+def test_a_few_blatant_claims_convict_where_ranks_are_too_coarse() -> None:
+    """A profile of 48 claims ranks no claim below 1/49; the tail of one claim is enough."""
+    known = profile(draws(HONEST, 48, 0))
+    found = stream(known, [*draws(HONEST, 6, 1), *draws(Law(0.3, 0.9), 1, 2)], 0.01)
+    assert found.outcome == "convicted"
+    assert (found.convicted_by, found.convicted_at) == ("single_claim", 7)
+    assert "claim 7 alone" in found.reason
 
 
 @pytest.mark.parametrize("fpr", [0.0, 1.0, math.nan])

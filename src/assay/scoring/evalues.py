@@ -9,7 +9,10 @@ multiplies over claims; the mean wealth over all exponents, shares and statistic
 game. By Ville's inequality it reaches 1/rate with probability at most ``rate``, whenever one looks:
 so claims may be judged one after another until the evidence is enough. Ties count in favour.
 
-Pollution by the executor's own earlier claims costs power, never validity. No tail model is used.
+Pollution by the executor's own earlier claims costs power, never validity, and no tail model is
+used. Ranks are coarse, so that a few blatant claims among a small profile would not add up: half of
+the rate therefore goes to the claims by themselves, the n-th of which convicts at ``1/(n (n + 1))``
+of it (the shares add up to 1, whatever the dependence).
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from assay.scoring.nulls import LOWER_TAILED, Null, Sample
 from assay.scoring.profile import Profile
 from assay.scoring.profile_key import ProfileKey
 from assay.scoring.samples import ClaimRecord, Prefixes, record_of, step_below
-from assay.scoring.share import Share, estimate_share
+from assay.scoring.share import Share, claim_p, estimate_share
 
 LOG_LIMIT: Final = 690.0
 """Natural logarithm above which an e-value is printed as e^690 (about 1e299)."""
@@ -46,8 +49,9 @@ TOO_CLOSE: Final = " (too close)"
 class Accumulated(BaseModel):
     """What the claims of one executor say together.
 
-    ``e_value`` is the evidence now, ``e_peak`` the most it has been; ``convicted`` when the peak
-    reached ``1 / fpr`` at claim number ``convicted_at`` (from 1). ``by_statistic`` are the e-values
+    ``e_value`` is the evidence now, ``e_peak`` the most it has been; ``convicted`` when it reached
+    ``2 / fpr``, or when a single claim was too unlikely for the number of claims so far, at claim
+    number ``convicted_at`` (from 1), and ``convicted_by`` says which. ``by_statistic`` are the e-values
     of each statistic (``value_distance (too close)`` is the lower tail). ``claims`` were used,
     ``skipped`` had no fitting profile or no usable series. ``share`` is the estimated share of
     cheating claims.
@@ -63,6 +67,7 @@ class Accumulated(BaseModel):
     e_value: float | None = None
     e_peak: float | None = None
     convicted_at: int | None = None
+    convicted_by: Literal["accumulated", "single_claim"] | None = None
     by_statistic: dict[str, float] = Field(default_factory=dict)
     share: Share | None = None
 
@@ -117,42 +122,52 @@ def accumulate(
     are left out: they add nothing over many claims. Raises SettingsError for a rate that is none.
     """
     check_fpr(fpr)
-    game = Game(profile for profile, _ in measured if profile is not None)
-    convicted_at = None
-    target = -math.log(fpr)
-    for number, (profile, measurement) in enumerate(measured, start=1):
+    profiles = [profile for profile, _ in measured if profile is not None]
+    game = Game(profiles, fpr)
+    for profile, measurement in measured:
         if profile is not None:
             game.play(profile, record_of(measurement))
-        if convicted_at is None and game.claims and game.log_e >= target:
-            convicted_at = number
     skipped = len(measured) - game.claims
     if not game.claims:
         reason = "no claim has a fitting profile and enough positions: nothing to accumulate"
         return Accumulated(outcome="not_available", reason=reason, fpr=fpr, skipped=skipped)
-    share = estimate_share(measured)
-    evidence = f"evidence {_shown(game.peak)} over {game.claims} claims, {1 / fpr:g} convicts"
-    if convicted_at is not None:
-        strongest = max(game.wealth, key=lambda name: game.wealth[name].log_e)
-        evidence += f", reached at claim {convicted_at}; most of it from {strongest}"
     return Accumulated(
-        outcome="not_shown" if convicted_at is None else "convicted",
-        reason=evidence,
+        outcome="not_shown" if game.convicted_at is None else "convicted",
+        reason=_reason(game),
         fpr=fpr,
         claims=game.claims,
         skipped=skipped,
         e_value=_exp(game.log_e),
         e_peak=_exp(game.peak),
-        convicted_at=convicted_at,
+        convicted_at=game.convicted_at,
+        convicted_by=game.convicted_by,
         by_statistic={n: _exp(w.log_e) for n, w in game.wealth.items() if n in game.played},
-        share=share,
+        share=estimate_share(game.p_values, min(profile.claims for profile in profiles)),
     )
+
+
+def _reason(game: Game) -> str:
+    evidence = (
+        f"evidence {_exp(game.peak):.3g} over {game.claims} claims, {2 / game.fpr:g} convicts"
+    )
+    if game.convicted_by == "single_claim":
+        p = game.p_values[(game.convicted_at or 1) - 1]
+        return f"claim {game.convicted_at} alone convicts (p {p:.2g}); {evidence}"
+    if game.convicted_at is not None:
+        strongest = max(game.wealth, key=lambda name: game.wealth[name].log_e)
+        return f"{evidence}, reached at claim {game.convicted_at}; most of it from {strongest}"
+    return evidence
 
 
 class Game:
     """All games of one executor: a pool for each condition and statistic, a wealth for each
     statistic and tail."""
 
-    def __init__(self, profiles: Iterable[Profile]) -> None:
+    def __init__(self, profiles: Iterable[Profile], fpr: float) -> None:
+        self.fpr = fpr
+        self.convicted_at: int | None = None
+        self.convicted_by: Literal["accumulated", "single_claim"] | None = None
+        self.p_values: list[float] = []
         # All games that the profiles know stand from the start: one that joined later would lift the
         # mean of stakes already lost.
         self.wealth = {name: Wealth() for profile in profiles for name in _games(profile)}
@@ -166,17 +181,23 @@ class Game:
         logs = [wealth.log_e for wealth in self.wealth.values()]
         return _log_mean(np.array(logs)) if logs else 0.0
 
-    def play(self, profile: Profile, record: ClaimRecord) -> None:
-        played = False
+    def play(self, profile: Profile, record: ClaimRecord, p_value: float | None = None) -> None:
+        """Take one more claim; ``p_value`` is its ``share.claim_p`` where that is known."""
+        found = claim_p(profile, record) if p_value is None else p_value
+        if found is None:
+            return
         for name, null in profile.nulls.items():
             kept = record.series.get(name)
-            if kept is None or name in MAXIMA or not null.large_enough:
-                continue
-            played = True
-            self._play(profile, null, kept)
-        if played:
-            self.claims += 1
-            self.peak = max(self.peak, self.log_e)
+            if kept is not None and name not in MAXIMA and null.large_enough:
+                self._play(profile, null, kept)
+        self.claims += 1
+        self.p_values.append(found)
+        self.peak = max(self.peak, self.log_e)
+        if self.convicted_at is None:
+            single = found <= self.fpr / 2 / (self.claims * (self.claims + 1))
+            if single or self.log_e >= math.log(2 / self.fpr):
+                self.convicted_at = self.claims
+                self.convicted_by = "single_claim" if single else "accumulated"
 
     def _play(self, profile: Profile, null: Null, kept: Prefixes) -> None:
         name = null.statistic
@@ -215,7 +236,3 @@ def _log_mean(logs: Floats) -> float:
 
 def _exp(log: float) -> float:
     return math.exp(max(-LOG_LIMIT, min(LOG_LIMIT, log)))
-
-
-def _shown(log: float) -> str:
-    return f"{_exp(log):.3g}"

@@ -18,6 +18,7 @@ from assay.scoring.measure import MAXIMA
 from assay.scoring.nulls import COUNTS, Null, Sample
 from assay.scoring.profile import Profile
 from assay.scoring.samples import ClaimRecord, table
+from assay.scoring.share import claim_p
 from assay.scoring.tail import critical_value
 
 ROUNDS = 40
@@ -258,17 +259,20 @@ def _claims_needed(
     """Claims after which ``wanted`` of simulated executors are convicted. Cheating claims are drawn
     from ``records``, honest ones from the profile's own first group."""
     rng = np.random.default_rng(SEED)
-    honest = profile.groups[0].records
-    target = -math.log(fpr)
+    cheating, honest = (
+        [(record, claim_p(profile, record)) for record in source]
+        for source in (records, profile.groups[0].records)
+    )
     times = []
     for round_ in range(ROUNDS):
-        game = Game([profile])
-        for number in range(1, MOST_CLAIMS + 1):
-            source = records if rng.random() < mixture else honest
-            game.play(profile, source[int(rng.integers(len(source)))])
-            if game.log_e >= target:
-                times.append(number)
-                break
+        game = Game([profile], fpr)
+        while game.convicted_at is None and game.claims < MOST_CLAIMS:
+            source = cheating if rng.random() < mixture else honest
+            record, p_value = source[int(rng.integers(len(source)))]
+            if p_value is not None:
+                game.play(profile, record, p_value)
+        if game.convicted_at is not None:
+            times.append(game.convicted_at)
         missed = round_ + 1 - len(times)
         if missed > ROUNDS * (1 - wanted):
             return None
