@@ -16,6 +16,11 @@ IMPOSSIBLE = -9999.0
 CLOSE = 1e-4
 """Most a log probability may differ between two runs of one request, in nats (float32 here)."""
 
+CHOICE_COLUMNS = ("drawn_processed", "noise_drawn", "logprob_processed", "noise_forced")
+COLUMNS = (
+    "drawn", "rank_raw", "rank_processed", "logprob_raw", "drawn_raw", *CHOICE_COLUMNS,
+)  # fmt: skip
+
 Body = dict[str, Any]
 
 
@@ -141,8 +146,8 @@ def check_evidence(answer: Answer, *, runner: str) -> Body:
     assert field["version"] == 1
     assert field["runner"] == runner
     assert field["complete"] is True
-    columns = ("drawn", "rank_raw", "rank_processed", "logprob_raw", "logprob_processed")
-    assert {name: len(field[name]) for name in columns} == dict.fromkeys(columns, size)
+    assert {name: len(field[name]) for name in COLUMNS} == dict.fromkeys(COLUMNS, size)
+    assert field["tape"]["runner"] == runner
     mode = field["logprobs_mode"].removesuffix("_logprobs")
     for at in range(size if answer.chosen else 0):
         own = field[f"logprob_{mode}"][at]
@@ -150,4 +155,15 @@ def check_evidence(answer: Answer, *, runner: str) -> Body:
         # A top list holds the ids of rank 1 to k, and ids that tie with the last.
         inside = [v for v in answer.tops[at].values() if v > answer.chosen[at] + CLOSE]
         assert field[f"rank_{mode}"][at] > len(inside)
+    for at in range(size):
+        _check_draw(*(field[name][at] for name in CHOICE_COLUMNS))
     return field
+
+
+def _check_draw(
+    drawn: float, noise: float | None, forced: float | None, theirs: float | None
+) -> None:
+    """The sampler drew argmax(processed + noise): no other id, the forced one included, beats it."""
+    assert (noise is None) == (theirs is None)
+    if noise is not None and theirs is not None and forced is not None:
+        assert drawn + noise >= forced + theirs - CLOSE

@@ -1,7 +1,7 @@
 """Replays at once: chunked prefill, queueing, preemption, prefix-cache hits.
 
-Cases 15, 17 and 19; fault 1. No seeds here: a stock V1 CPU engine cannot take a discarded sample
-of a seeded request back (``Generator.set_offset``), so one dies there without any plugin.
+Cases 15, 17 and 19; fault 1. Seeds on V2 only: a stock V1 CPU engine cannot take a discarded
+sample of a seeded request back (``Generator.set_offset``), so one dies there without any plugin.
 """
 
 from __future__ import annotations
@@ -23,19 +23,24 @@ def ids(rng: np.random.Generator, size: int) -> list[int]:
     return [int(token) for token in rng.integers(FIRST, LAST, size=size)]
 
 
-def replay(prompt: list[int], trace: list[int], salt: str) -> Body:
+def replay(prompt: list[int], trace: list[int], salt: str, runner: str = "v1") -> Body:
     """``salt`` keeps runs from finding each other's prompts in the prefix cache."""
-    return replay_of(text(prompt, temperature=0.9, cache_salt=salt), trace)
+    seed = {"seed": len(trace)} if runner == "v2" else {}
+    return replay_of(text(prompt, temperature=0.9, cache_salt=salt, **seed), trace)
 
 
 def check_alike(alone: Sequence[Answer], together: Sequence[Answer], runner: str) -> None:
-    """Same ids, same numbers, same evidence but for the draw, which has no seed here."""
+    """Same ids, same numbers, same evidence; the draw and its noise too, where it has a seed."""
     for single, mixed in zip(alone, together, strict=True):
         assert mixed.ids == single.ids
         assert furthest(single, mixed) <= CLOSE
         one, other = check_evidence(single, runner=runner), check_evidence(mixed, runner=runner)
         for name in ("logprob_raw", "logprob_processed"):
             assert one[name] == pytest.approx(other[name], abs=CLOSE)
+        if None not in one["noise_drawn"]:
+            assert one["drawn"] == other["drawn"]
+            for name in ("noise_drawn", "noise_forced"):
+                assert one[name] == other[name]
 
 
 def test_case_15_eight_replays_one_with_a_chunked_prompt(talk: Talk, runner: str) -> None:
@@ -43,9 +48,10 @@ def test_case_15_eight_replays_one_with_a_chunked_prompt(talk: Talk, runner: str
     rng = np.random.default_rng(15)
     prompts = [ids(rng, STEP_TOKENS + 60), *(ids(rng, 10 + 3 * n) for n in range(ROWS - 1))]
     traces = [ids(rng, 10 + n) for n in range(ROWS)]
-    alone = [talk.ask(replay(p, t, "alone")) for p, t in zip(prompts, traces, strict=True)]
+    pairs = list(zip(prompts, traces, strict=True))
+    alone = [talk.ask(replay(p, t, "alone", runner)) for p, t in pairs]
     assert [answer.ids for answer in alone] == traces
-    together = talk.together(replay(p, t, "both") for p, t in zip(prompts, traces, strict=True))
+    together = talk.together(replay(p, t, "both", runner) for p, t in pairs)
     check_alike(alone, together, runner)
     assert together[0].usage["prompt_tokens"] > STEP_TOKENS
 
@@ -58,9 +64,10 @@ def test_case_15_preempted_replays_resume_where_they_were(talk: Talk, runner: st
     prompts = [ids(rng, 20 + n) for n in range(ROWS)]
     traces = [ids(rng, length + n) for n in range(ROWS)]
     before = talk.metric("vllm:num_preemptions_total")
-    alone = [talk.ask(replay(p, t, "alone")) for p, t in zip(prompts, traces, strict=True)]
+    pairs = list(zip(prompts, traces, strict=True))
+    alone = [talk.ask(replay(p, t, "alone", runner)) for p, t in pairs]
     assert talk.metric("vllm:num_preemptions_total") == before
-    together = talk.together(replay(p, t, "both") for p, t in zip(prompts, traces, strict=True))
+    together = talk.together(replay(p, t, "both", runner) for p, t in pairs)
     assert talk.metric("vllm:num_preemptions_total") > before
     assert [answer.ids for answer in together] == traces
     check_alike(alone, together, runner)
