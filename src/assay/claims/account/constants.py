@@ -26,11 +26,13 @@ near ties: in 3,206 comparisons over the honest pairs of kaitakuai-experiments (
 token on the other side, before the answers part) the largest gap is 1.34 nats; once the token was
 not among the other side's five. Three times that."""
 
-DATE_TOKENS: Final = 16
-DATE_SHIFT: Final = 4
-"""Two renderings that differ in one stretch of at most DATE_TOKENS tokens on either side, its
-lengths at most DATE_SHIFT apart, may differ by a date that the template writes by itself ("26 Jul
-2024" is 5 to 11 tokens). A hidden message is longer: its role marks alone are 4 to 6 tokens."""
+DATE_TOKENS: Final = 9
+DATE_SHIFT: Final = 3
+"""Two renderings of one template that part in one stretch of at most DATE_TOKENS tokens on either
+side, its lengths at most DATE_SHIFT apart, may have been made on two sides of midnight: "31 December
+2026" and "1 January 2027" are 9 and 8 tokens where every digit and space is one. Equal template
+digests leave no other room for a date. A short hidden message in place of an equally short default
+is let go with it (the distributions of the two prompts are not compared either way)."""
 
 MOST_SPECIAL_PLACES: Final = 256
 MOST_PLACES: Final = 32
