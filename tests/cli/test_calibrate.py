@@ -14,6 +14,7 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.results import make_result
 
 from assay.claims.account import Check
+from assay.claims.positions import Position
 from assay.cli.main import run
 from assay.scoring.calibrate import NOT_ONE_CONDITION
 from assay.scoring.profile import read_profile
@@ -279,6 +280,38 @@ def test_power_of_an_unknown_attack_lists_those_known(
 ) -> None:
     assert power("--attack", "fp8") == 1
     assert "known: int4" in capsys.readouterr().err
+
+
+def test_attacks_come_into_a_profile_by_name(
+    honest: list[VerifyResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The honest claims under a stranger's numbers, as results of a verification."""
+    held = [result.claim.positions for result in honest]
+    foreign = [
+        changed(result, positions=other)
+        for result, other in zip(honest, [*held[1:], held[0]], strict=True)
+    ]
+    cheats = write(tmp_path / "cheats.jsonl", foreign)
+    results, out = write(tmp_path / "r.jsonl", honest), tmp_path / "p.json"
+    arguments = ["calibrate", str(results), "-o", str(out)]
+    assert run([*arguments, "--attack", f"copied={cheats}"]) == 1  # their tokens differ at once
+    assert "attack copied: no claim" in capsys.readouterr().err
+    doubled = [
+        changed(result, positions=tuple(_doubled(p) for p in result.claim.positions or ()))
+        for result in honest
+    ]
+    cheats = write(tmp_path / "doubled.jsonl", doubled)
+    assert run([*arguments, "--attack", f"sharper={cheats}", "--json"]) == 0
+    assert answer(capsys)["attacks"] == {"sharper": COUNT}
+    assert run(["power", "--profile", str(out), "--attack", "sharper", "--fpr", "0.2"]) == 0
+    assert "sharper against p@" in capsys.readouterr().out
+    assert run([*arguments, "--attack", "nothing"]) == 1
+    assert "NAME=RESULTS" in capsys.readouterr().err
+
+
+def _doubled(position: Position) -> Position:
+    top = tuple(e.model_copy(update={"logprob": 2 * e.logprob}) for e in position.top)
+    return position.model_copy(update={"top": top})
 
 
 def test_power_of_the_baseline(

@@ -11,9 +11,10 @@ from rich.table import Table
 
 from assay.cli.console import print_json, stderr, stdout
 from assay.cli.options import Json
+from assay.errors import SettingsError
 from assay.scoring.calibrate import HonestRun, make_profile, warnings
 from assay.scoring.constants import MIN_CALIBRATION_CLAIMS
-from assay.scoring.measure import STATISTICS
+from assay.scoring.measure import STATISTICS, measure
 from assay.scoring.nulls import Null
 from assay.scoring.profile import Profile, read_profile
 from assay.scoring.samples import table
@@ -34,6 +35,14 @@ def calibrate(
         list[Path] | None,
         typer.Option("--merge", help="Profile to add to, other hardware say; may be repeated."),
     ] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attack",
+            metavar="NAME=RESULTS",
+            help="Results of claims that are known to cheat, for `assay power`; may be repeated.",
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the profile. Default: the file's name.")
     ] = None,
@@ -46,6 +55,7 @@ def calibrate(
     claims; 500 and several batch compositions are better. Results that show another prompt, mode,
     token or count than the claim, or no replay, are refused. Exit code 0, 1 on error.
     """
+    attacks = [_named(text) for text in attack or ()]
     runs = [
         HonestRun(claim_digest(result.claim)[:16], result.claim, result.replay, result.verdict)
         for path in results
@@ -54,6 +64,10 @@ def calibrate(
     profile = make_profile(name or output.stem, runs)
     for path in merge or ():
         profile = profile.merged(read_profile(path))
+    for known, path in attacks:
+        cheating = [(r.claim, r.replay) for r in read_results(path) if r.replay is not None]
+        measured = [measure(claim, replay, kind="enforced") for claim, replay in cheating]
+        profile = profile.with_attack(known, measured)
     profile.write(output)
     notes = warnings(profile)
     if json_output:
@@ -63,6 +77,15 @@ def calibrate(
     for note in notes:
         stderr().print(f"warning: {note}", markup=False)
     typer.echo(f"profile: {output}")
+
+
+def _named(text: str) -> tuple[str, Path]:
+    name, separator, file = text.partition("=")
+    if not name or not separator or not file:
+        raise SettingsError(
+            f"--attack {text}: expected NAME=RESULTS, such as int8=int8.results.jsonl"
+        )
+    return name, Path(file)
 
 
 def describe(profile: Profile) -> dict[str, Any]:

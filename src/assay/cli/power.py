@@ -42,8 +42,8 @@ def power(
 ) -> None:
     """Tell how many tokens or claims catch an attack at a stated false-positive rate.
 
-    The attack's claims are in the profile, where `assay attack` measured them. Exit code 0, 1 on
-    error.
+    The attack's claims are in the profile: `assay calibrate --attack` puts them there. Exit code 0,
+    1 on error.
     """
     found = compute(read_profile(profile), attack, fpr, wanted=wanted, mixture=mixture)
     if json_output:

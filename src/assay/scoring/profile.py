@@ -105,8 +105,8 @@ class Profile(Frozen):
         if attack not in known:
             names = ", ".join(sorted(known)) or "none"
             raise ProfileError(
-                f"attack {attack!r} is not in profile {self.name}; known: {names}. `assay attack`"
-                " measures attacks into a profile"
+                f"attack {attack!r} is not in profile {self.name}; known: {names}. Add it with"
+                " `assay calibrate --attack NAME=RESULTS`"
             )
         return known[attack]
 
