@@ -25,15 +25,20 @@ Table = dict[str, Column]
 ABOUT = {
     "assay value": "mean distance of the claimed log probabilities, decode path",
     "assay choice": "mean margin by which the validator's draw beats the claimed token, decode path",
-    "token-difr mismatch": f"token-difr {difr.VERSION}, called on a prefill's top 50: share of"
-    " tokens it would not have drawn",
-    "token-difr margin": f"the same, mean margin, infinite ones at {difr.MARGIN_CLIP:g}",
+    "token-difr published": f"token-difr {difr.VERSION}, called on a prefill's top 50: share of"
+    " tokens it would not have drawn. Its noise is that of a GPU; vLLM 0.32 on a CPU draws from"
+    " another, so here it sees little but the text's likelihood",
+    "token-difr margin": "its mean margin given the engine's own noise (`attacks/difr.py`),"
+    f" infinite ones at {difr.MARGIN_CLIP:g}",
     "activations": "a check in the style of TOPLOC on the last hidden states, whose executor must"
     " send them beside every answer (`attacks/activations.py`). The package itself is left out: its"
     " wheel does not import on current torch and its source did not build here. No figure where the"
     " executor's states cannot be had from a plain forward (fp8 KV cache, hidden prompt)",
 }
 """What each column is."""
+
+
+DIFR = {"published": "token-difr published", "margin": "token-difr margin"}
 
 
 async def compare_all(kit: Kit, amount: Amount | None = None, real: str | None = None) -> Table:
@@ -85,7 +90,7 @@ async def _difr(
     """Its two figures of every claim; asks the real server for what is not stored."""
     common = difr.load(kit.logs.parent)
     known = model_facts(kit.model)
-    found: dict[str, dict[str, list[float]]] = {"token-difr mismatch": {}, "token-difr margin": {}}
+    found: dict[str, dict[str, list[float]]] = {f: {} for f in DIFR.values()}
     async with AsyncExitStack() as stack:
         client: EngineClient | None = None
         for name, held in claims.items():
@@ -97,9 +102,8 @@ async def _difr(
                 rows = await difr.prefill_rows(client, SERVED_NAME, claim)
                 stored[claim.id] = difr.scores(common, claim, rows, known)
             _store(file, stored)
-            for figure in ("mismatch", "margin"):
-                values = [stored[claim.id][figure] for claim in held]
-                found[f"token-difr {figure}"][name] = values
+            for figure, title in DIFR.items():
+                found[title][name] = [stored[claim.id][figure] for claim in held]
             kit.say(f"token-difr: {name}")
     return found
 

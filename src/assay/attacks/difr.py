@@ -1,10 +1,14 @@
-"""token-difr on the kit's traces: the published package, only its call.
+"""token-difr on the kit's traces: the published package, only its calls.
 
-token-difr (MIT) draws every position again from a prefill's likeliest ``top_k`` logits, with the
-noise of a seeded torch generator, which is what runner V1 does. Its own entry point starts an
-engine on CUDA and imports clients of paid services; the function that verifies is independent of
-both, takes tensors, and is called here on the CPU. It is kept outside the environment: the package
-is unpacked into the cache folder without its dependencies, and the one file is loaded from there.
+token-difr (MIT) draws every position again from a prefill's likeliest ``top_k`` logits. Its own
+entry point starts an engine on CUDA and imports clients of paid services; the functions that verify
+are independent of both, take tensors, and are called here on the CPU. The package is kept outside
+the environment: it is unpacked into the cache folder without its dependencies, and the one file is
+loaded from there.
+
+Its noise is one row of exponential numbers a token from a torch generator. That is what runner V1
+draws on a GPU; on a CPU vLLM 0.32 hashes one number a step instead (``scoring/tape_v1.py``). So
+there are two figures: the package as published, and its margin given the engine's own noise.
 """
 
 from __future__ import annotations
@@ -15,6 +19,9 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import numpy as np
 
 from assay.attacks.constants import TEMPERATURE, TOP_K, TOP_P
 from assay.claims.account import Known
@@ -22,6 +29,7 @@ from assay.claims.claim import Claim
 from assay.demo.folders import made_once
 from assay.errors import ReplayError, SettingsError
 from assay.replay.client import EngineClient
+from assay.scoring.tape_v1 import row_seeds, splitmix_gumbel
 
 VERSION = "0.1.2"
 MARGIN_CLIP = 10.0
@@ -82,8 +90,9 @@ async def prefill_rows(client: EngineClient, model: str, claim: Claim) -> Rows:
 
 
 def scores(common: ModuleType, claim: Claim, rows: Rows, known: Known) -> dict[str, float]:
-    """The package's figures of one claim: share of tokens it would not have drawn, and the mean
-    margin by which another won.
+    """The package's figures of one claim at a temperature above 0: ``published``, the share of
+    tokens it would not have drawn, and ``margin``, the mean by which another won with the
+    engine's noise.
 
     The end token is cut out before, where ``min_tokens`` kept the engine from drawing it: the
     package does not know the parameter.
@@ -102,16 +111,33 @@ def scores(common: ModuleType, claim: Claim, rows: Rows, known: Known) -> dict[s
     top_k = torch.full((len(rows),), int(fields.get("top_k", TOP_K)), dtype=torch.long)
     top_p = torch.full((len(rows),), float(fields.get("top_p", TOP_P)))
     probabilities = common._get_probs(logits.clone(), temperature, top_k.clone(), top_p.clone())
-    drawn, _, margins = common._verify_vllm_gumbel_max(
+    published, _, _ = common._verify_vllm_gumbel_max(
         temperature=temperature,
         seed=int(fields["seed"]),
-        logits_JV=logits,
+        logits_JV=logits.clone(),
         probs_JV=probabilities,
         gold_col_idx_J=gold,
-        top_k_tensor_J=top_k,
-        top_p_tensor_J=top_p,
+        top_k_tensor_J=top_k.clone(),
+        top_p_tensor_J=top_p.clone(),
+    )
+    kept = common._apply_top_k_top_p(logits / temperature, top_k.clone(), top_p.clone())
+    margins = common._compute_margin_batch(
+        logits,
+        _exponentials(int(fields["seed"]), *logits.shape),
+        neg_inf_mask_JV=~torch.isfinite(kept),
+        temperature=temperature,
+        gold_idx_J=gold,
     )
     return {
-        "mismatch": float((drawn != gold).double().mean()),
+        "published": float((published != gold).double().mean()),
         "margin": float(margins.nan_to_num(MARGIN_CLIP).clamp(max=MARGIN_CLIP).mean()),
     }
+
+
+def _exponentials(seed: int, positions: int, vocabulary: int) -> Any:
+    """The engine's noise ``[positions, vocabulary]`` in the form the package takes: exp(-Gumbel)."""
+    import torch
+
+    rows = row_seeds(seed, positions)[:, None]
+    noise = splitmix_gumbel(rows, np.arange(vocabulary)[None, :])
+    return torch.from_numpy(np.exp(-noise)).float()
