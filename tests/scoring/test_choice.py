@@ -231,7 +231,6 @@ def test_a_replay_that_cannot_tell_says_why(changes: dict[str, Any], code: str) 
         ({"tape": Tape(runner="v2", generation=9)}, "other_tape"),
         ({"request": World().request | {"repetition_penalty": 1.1}}, "shaped_distribution"),
         ({"request": World().request | {"logit_bias": {"5": 1}}}, "shaped_distribution"),
-        ({"request": World().request | {"min_tokens": 3}}, "shaped_distribution"),
         (
             {"request": World().request | {"response_format": {"type": "json_object"}}},
             "shaped_distribution",
@@ -244,6 +243,43 @@ def test_one_forward_pass_cannot_tell_everything(changes: dict[str, Any], code: 
     claim = claim_by(world, world.engine(0))
     replay = prefill_replay(world, claim, world.engine(0))
     assert refused(claim.model_copy(update=changes), replay) == code
+
+
+@pytest.mark.parametrize("world", WORLDS[:4], ids=lambda w: f"T{w.temperature}")
+@paths
+@pytest.mark.parametrize("known", [True, False])
+def test_min_tokens_masks_an_end_token_and_nothing_else(
+    world: World, path: str, known: bool
+) -> None:
+    """The end token wins some draws of raw numbers that the engine had taken it out of."""
+    least = 40
+    world = dataclasses.replace(world, extra={"min_tokens": least})
+    engine = world.engine(HARDWARE)
+    end = 17
+    engine[:, end] = engine.max(axis=1) - 0.5  # likely everywhere
+    masked = engine.copy()
+    masked[:least, end] = -np.inf
+    tokens = tokens_of(masked, world)
+    assert end not in tokens[:least]
+    claim = claim_by(world, engine, tokens=tokens)
+    if path == "decode":
+        replay = decode_replay(world, claim, masked)
+        raw = decode_replay(world, claim, engine)
+        replay = replay.model_copy(update={"positions": raw.positions})
+    else:
+        replay = prefill_replay(world, claim, engine)
+    choice = choose(claim, replay, end_ids=(end,) if known else None)
+    assert isinstance(choice, Choice)
+    assert not contradictions(choice)[:least].any()
+    assert not choice.mismatch[:least].any()
+    # A cheap model's text is still seen.
+    cheap = world.engine(OTHER_WEIGHTS, 2)
+    cheap[:, end] = -np.inf
+    laundered = claim_by(world, engine, tokens=tokens_of(cheap, world))
+    replay = prefill_replay(world, laundered, engine)
+    choice = choose(laundered, replay, end_ids=(end,) if known else None)
+    assert isinstance(choice, Choice)
+    assert contradictions(choice)[:least].sum() >= 4
 
 
 def test_processed_lists_need_no_parameters() -> None:

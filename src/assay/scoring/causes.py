@@ -11,13 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from assay.claims.claim import Claim
+from assay.scoring.channel_results import SUPPORT
 from assay.scoring.channels import ChannelResult
 from assay.scoring.choice import Choice, NoChoice, contradictions, first_outlier
 from assay.scoring.choice_rule import DOUBTFUL, counts_of
 from assay.scoring.constants import (
     CLEAN_DISTANCE,
     COARSE_WEIGHTS_DISTANCE,
+    CUT_MARGIN,
     CUT_SHARE,
+    ERROR_RATE,
     FEW_CONTRADICTIONS,
     HONEST_MISMATCH,
     STRANGER_DISTANCE,
@@ -46,7 +49,7 @@ ACCOUNT: dict[str, tuple[str, str]] = {
 """Cause of a failed account check, by its code."""
 
 DOUBTS = frozenset({DOUBTFUL, "unusual"})
-DISTANT = frozenset({"similarity_below", "ceiling", "sampler_support", "value_too_far", "unusual"})
+DISTANT = frozenset({"similarity_below", "ceiling", "value_too_far", "unusual"})
 """Codes of a value channel whose distances are what is wrong with it."""
 
 
@@ -69,6 +72,15 @@ def likely_causes(
         )
     if case.choice_bad and isinstance(choice, Choice):
         found += _from_choice(case, choice)
+    elif drawn.code == SUPPORT:
+        found.append(
+            Cause(
+                name="sampler",
+                message="likely: other sampling parameters than the request's, or another model"
+                " wrote the tokens: the request's own sampler cannot draw them",
+                position=drawn.position,
+            )
+        )
     if case.value_bad:
         found += _from_value(case)
     return tuple({cause.name: cause for cause in reversed(found)}.values())[::-1]
@@ -120,7 +132,8 @@ def _from_prompt(look: ValueLook) -> list[Cause]:
 def _from_choice(case: _Case, choice: Choice) -> list[Cause]:
     counts = counts_of(choice)
     outlier = first_outlier(choice)
-    if outlier is not None and counts.against <= FEW_CONTRADICTIONS:
+    apart = binomial_at_least(counts.mismatches, counts.positions, HONEST_MISMATCH)
+    if outlier is not None and counts.against <= FEW_CONTRADICTIONS and apart > ERROR_RATE:
         return [
             Cause(
                 name="token_replaced",
@@ -130,7 +143,9 @@ def _from_choice(case: _Case, choice: Choice) -> list[Cause]:
             )
         ]
     first = int(choice.positions[np.flatnonzero(contradictions(choice) | choice.mismatch)[0]])
-    cut = int((choice.cut | choice.own_cut).sum())
+    # Tokens that lose only because a cut took them out: with wider cuts they would have been drawn.
+    with np.errstate(invalid="ignore"):
+        cut = int(((choice.cut | choice.own_cut) & (choice.margin <= CUT_MARGIN)).sum())
     if cut >= max(2.0, CUT_SHARE * counts.mismatches):
         return [
             Cause(
@@ -157,8 +172,7 @@ def _from_choice(case: _Case, choice: Choice) -> list[Cause]:
         " probabilities afterwards",
         position=first,
     )
-    apart = binomial_at_least(counts.mismatches, counts.positions, HONEST_MISMATCH)
-    if apart > 0.01 and not choice.greedy:
+    if apart > ERROR_RATE and not choice.greedy:
         # Few tokens differ: a temperature off by a tenth does that, and so do rounded weights.
         return [
             laundering,
@@ -207,17 +221,6 @@ def _from_value(case: _Case) -> list[Cause]:
     if case.claim.prompt.token_ids is None or case.mean >= COARSE_WEIGHTS_DISTANCE:
         causes.append(
             Cause(name="template", message="or another system prompt or template than the claim's")
-        )
-    if case.verdict.without_support and any(
-        reason.code == "sampler_support" for reason in case.verdict.reasons
-    ):
-        causes.insert(
-            0,
-            Cause(
-                name="sampler",
-                message="likely: other sampling parameters than the request's; its own sampler"
-                " cannot draw the claimed tokens",
-            ),
         )
     return causes
 

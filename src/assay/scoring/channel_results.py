@@ -17,6 +17,7 @@ TOO_CLOSE = "value_too_close"
 UNLIKELY = "choice_unlikely"
 UNUSUAL = "unusual"
 SHORT = "too_short_to_tell"
+SUPPORT = "sampler_support"
 
 
 def statistics_of(
@@ -33,8 +34,9 @@ def value_result(
     """The value channel. What is wrong beside the distances (other tokens, no evidence, numbers
     that are none) decides before any p-value."""
     statistics = statistics_of(measurement, "value", tested)
+    findings = [f for f in look.findings if f.reason.code != SUPPORT]
     for effect, outcome in _BY_EFFECT.items():
-        first = next((f.reason for f in look.findings if f.effect == effect), None)
+        first = next((f.reason for f in findings if f.effect == effect), None)
         if first is not None:
             if effect == "hold" and tested is not None and _fails(tested, fpr):
                 break
@@ -89,6 +91,23 @@ def _by_p(tested: Tested, about: str, count: int, fpr: float) -> tuple[ChannelOu
     if upper <= ERROR_RATE:
         return "inconclusive", UNUSUAL, f"{about}: unusual, and not enough for the stated rate"
     return "pass", "value_agrees", about
+
+
+def with_support(rule: ChannelResult, look: ValueLook) -> ChannelResult:
+    """The choice channel's result, or a failure where the validator's sampler cannot have drawn too
+    many of the tokens: that needs no seed."""
+    found = next((f for f in look.findings if f.reason.code == SUPPORT), None)
+    if found is None or found.effect != "fail" or rule.outcome == "fail":
+        return rule
+    reason = found.reason
+    return rule.model_copy(
+        update={
+            "outcome": "fail",
+            "code": SUPPORT,
+            "reason": reason.message,
+            "position": reason.position,
+        }
+    )
 
 
 def with_p_values(

@@ -16,6 +16,7 @@ Two questions are asked of each position, and they have different nulls:
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,10 +35,13 @@ from assay.scoring.sampling import Sampling, sampling_of
 __all__ = ["Choice", "NoChoice", "choose", "contested", "contradictions", "first_outlier"]
 
 
-def choose(claim: Claim, replay: Replay) -> Choice | NoChoice:
-    """The choice evidence of ``claim`` in ``replay``, or why there is none."""
+def choose(
+    claim: Claim, replay: Replay, *, end_ids: Sequence[int] | None = None
+) -> Choice | NoChoice:
+    """The choice evidence of ``claim`` in ``replay``, or why there is none. ``end_ids`` are the
+    model's end tokens, which ``min_tokens`` masks; without them one is told from the draws."""
     try:
-        asked = _asked(claim, replay)
+        asked = dataclasses.replace(_asked(claim, replay), end_ids=tuple(end_ids or ()))
         evidence = replay.evidence
         if evidence is not None and evidence.drawn:
             assumed = choice_evidence.assumptions(asked, evidence)

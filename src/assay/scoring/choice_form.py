@@ -72,14 +72,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Asked:
-    """A claim and its replay, with what the request says about draws, the claimed ids, and what
-    has to be assumed."""
+    """A claim and its replay, with what the request says about draws, the claimed ids, what has to
+    be assumed, and the model's end tokens where the validator knows them."""
 
     claim: Claim
     replay: Replay
     sampling: Sampling
     tokens: tuple[int, ...]
     assumed: tuple[str, ...] = ()
+    end_ids: tuple[int, ...] = ()
 
 
 def ranked(replay: Replay) -> tuple[Position, ...]:

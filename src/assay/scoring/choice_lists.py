@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -69,8 +70,11 @@ def from_lists(asked: Asked) -> Choice:
         raise UnavailableError("no_evidence", "the replay lists no alternatives to draw from")
     assumed = asked.assumed + _readable(asked)
     claimed = np.array(asked.tokens[:count], dtype=np.int64)
-    redraw = _Redraw(sampling, claimed, _noise(asked, count))
+    redraw = _Redraw(sampling, claimed, _noise(asked, count), asked.end_ids)
     drawn = redraw(held[:count], processed=replay.logprobs_mode == PROCESSED)
+    if not asked.end_ids and sampling.min_tokens and replay.logprobs_mode == RAW:
+        redraw = dataclasses.replace(redraw, ends=_guessed_end(drawn, claimed, sampling))
+        drawn = redraw(held[:count], processed=False)
     rows = np.flatnonzero(~np.isnan(drawn.margin) | drawn.cut)
     if not len(rows):
         raise UnavailableError(
@@ -154,16 +158,30 @@ def _noise(asked: Asked, count: int) -> Noise:
 
 @dataclass(frozen=True)
 class _Redraw:
-    """Draws lists around the claimed ids again. ``noise`` gives that of ids [n, k]."""
+    """Draws lists around the claimed ids again. ``noise`` gives that of ids [n, k]; ``ends`` are
+    ids that cannot be drawn before ``min_tokens``, where a raw list does not show it."""
 
     sampling: Sampling
     claimed: Ints
     noise: Noise
+    ends: tuple[int, ...] = ()
 
     def __call__(self, positions: Sequence[Position], *, processed: bool) -> Draws:
         lists = lists_of(positions, self.claimed.tolist())
         noise = (self.noise(lists.keys), self.noise(self.claimed[:, None])[:, 0])
-        return draw(lists, self.claimed, self.sampling, noise, processed=processed)
+        never = None
+        if not processed and self.sampling.min_tokens:
+            early = np.arange(len(lists.keys)) < self.sampling.min_tokens
+            never = np.isin(lists.keys, (*self.ends, *self.sampling.stop_ids)) & early[:, None]
+        return draw(lists, self.claimed, self.sampling, noise, processed=processed, never=never)
+
+
+def _guessed_end(drawn: Draws, claimed: Ints, sampling: Sampling) -> tuple[int, ...]:
+    """The end token, where nobody says which it is: the id that is drawn most often in place of
+    the claimed ones while it must not be. Taking it out can only help the claim."""
+    early = (drawn.drawn != claimed) & (np.arange(len(claimed)) < sampling.min_tokens)
+    ids, counts = np.unique(drawn.drawn[early], return_counts=True)
+    return (int(ids[counts.argmax()]),) if len(ids) else ()
 
 
 def _own_draws(asked: Asked, redraw: _Redraw, count: int) -> tuple[Floats, Bools]:

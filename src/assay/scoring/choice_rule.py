@@ -90,6 +90,8 @@ def _decide(choice: Choice, counts: Counts) -> tuple[ChannelOutcome, str, str, i
     first = _first(choice)
     if counts.against and against <= CHOICE_ERROR:
         return "fail", "choice_contradiction", contradicted, first
+    if apart <= CHOICE_ERROR:
+        return "fail", "choice_mismatch", about, first
     outlier = first_outlier(choice)
     if outlier is not None:
         lead = _lead_at(choice, outlier)
@@ -100,8 +102,6 @@ def _decide(choice: Choice, counts: Counts) -> tuple[ChannelOutcome, str, str, i
             f"the token at position {outlier} {how}: not drawn",
             outlier,
         )
-    if apart <= CHOICE_ERROR:
-        return "fail", "choice_mismatch", about, first
     if against <= ERROR_RATE or apart <= ERROR_RATE:
         reason = contradicted if against <= ERROR_RATE else about
         return "inconclusive", DOUBTFUL, f"{reason}: more than is usual, too few to be sure", first

@@ -147,6 +147,8 @@ UNRELATED_DRAWS: Final = 0.84
 another seed shows 1, int4 weights 0.67 (37.8 % of 56.5 %, spec replay, section 5)."""
 CUT_SHARE: Final = 0.5
 """Share of the mismatches that lie outside the request's own cuts from which the sampler is named."""
+CUT_MARGIN: Final = 0.1
+"""Nats by which such a token may lose before the cut: more, and it was not the cut that it lost by."""
 FEW_CONTRADICTIONS: Final = 2
 """Up to this many, an outlying token is a token replaced, and no pattern of the whole answer."""
 SPAN_CONTRAST: Final = 4.0

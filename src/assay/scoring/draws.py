@@ -77,11 +77,13 @@ class Kept:
 
 
 def kept_by(lists: Lists, sampling: Sampling, *, processed: bool) -> Kept:
-    """Apply the cuts of ``sampling`` to ``lists``.
+    """Apply the cuts of ``sampling`` to ``lists``, whose rows are output positions from 0.
 
     In processed mode the engine did so already: what is possible is kept. In raw mode the order is
     the engine's: temperature, min-p, top-k, then top-p of what is left, which keeps an id while the
-    probability of those above it is less than p. The lists must hold the likeliest ids.
+    probability of those above it is less than p. The lists must hold the likeliest ids. Before
+    ``min_tokens`` one unknown id other than the two in question, the end token, may have been
+    masked first; what is said is true whichever it is.
     """
     with np.errstate(divide="ignore"):
         remaining = np.log(np.clip(1 - _mass(lists), 0.0, 1.0))  # log mass that is not listed
@@ -90,7 +92,9 @@ def kept_by(lists: Lists, sampling: Sampling, *, processed: bool) -> Kept:
         return Kept(possible, np.isneginf(lists.claimed), np.exp(remaining))
     divisor = sampling.divisor
     scaled, claimed = lists.logprobs / divisor, lists.claimed / divisor
+    masked = np.arange(len(scaled)) < sampling.min_tokens
     best = np.maximum(scaled[:, 0], claimed)
+    next_best = np.maximum(scaled[:, 1] if scaled.shape[1] > 1 else -np.inf, claimed)
     count = possible.sum(axis=1)
     # Rank of each id among the listed and the claimed one, from 0; ids that tie share theirs.
     above_claimed = (scaled > claimed[:, None]).sum(axis=1)
@@ -101,12 +105,13 @@ def kept_by(lists: Lists, sampling: Sampling, *, processed: bool) -> Kept:
     if sampling.min_p is not None:
         floor = best + math.log(sampling.min_p)
         alive &= scaled >= floor[:, None] + CUT_SLACK
+        floor = np.where(masked, next_best, best) + math.log(sampling.min_p)
         claimed_cut |= claimed < floor - CUT_SLACK
         open_end &= last >= floor - CUT_SLACK
     if sampling.top_k is not None:
         alive &= rank < sampling.top_k
-        claimed_cut |= above_claimed >= sampling.top_k
-        open_end &= count + (claimed >= last) < sampling.top_k
+        claimed_cut |= above_claimed - masked >= sampling.top_k
+        open_end &= count + (claimed >= last) - masked < sampling.top_k
     low, high = _rest(remaining, last, divisor)
     low = np.where(open_end & (sampling.min_p is None) & (sampling.top_k is None), low, 0.0)
     high = np.where(open_end, high, 0.0)
@@ -116,9 +121,13 @@ def kept_by(lists: Lists, sampling: Sampling, *, processed: bool) -> Kept:
         total = weights.sum(axis=1) + own
         before = np.cumsum(weights, axis=1) - weights + own[:, None] * (claimed[:, None] > scaled)
         before_claimed = (weights * (scaled > claimed[:, None])).sum(axis=1)
+        following = np.pad(weights[:, 1:], ((0, 0), (0, 1)))
+        following = np.maximum(following, np.minimum(np.exp(last), low)[:, None])
+        after = np.where(masked[:, None], following, 0.0)
+        first = np.where(masked, weights[:, 0] * (scaled[:, 0] > claimed), 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            most = before / (total + low)[:, None]
-            least = before_claimed / (total + high)
+            most = before / ((total + low)[:, None] - after)
+            least = (before_claimed - first) / (total + high - first)
         top_p = sampling.top_p
         alive &= (most < top_p - CUT_SLACK) | (rank == 0)
         claimed_cut |= (least > top_p + CUT_SLACK) & (above_claimed > 0)
@@ -170,12 +179,15 @@ def draw(
     noise: tuple[Floats, Floats],
     *,
     processed: bool,
+    never: Bools | None = None,
 ) -> Draws:
     """Draw every position of ``lists`` again with ``noise`` (nats): [n, k] of the listed ids and
-    [n] of the claimed ones; zeros for a greedy request."""
+    [n] of the claimed ones; zeros for a greedy request. ``never`` [n, k]: listed ids that the
+    engine had masked."""
     divisor = 1.0 if processed else sampling.divisor
     kept = kept_by(lists, sampling, processed=processed)
-    scores = np.where(kept.listed, lists.logprobs / divisor + noise[0], -np.inf)
+    eligible = kept.listed if never is None else kept.listed & ~never
+    scores = np.where(eligible, lists.logprobs / divisor + noise[0], -np.inf)
     place = scores.argmax(axis=1)
     rows = np.arange(len(scores))
     best = scores[rows, place]

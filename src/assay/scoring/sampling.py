@@ -12,7 +12,6 @@ NEUTRAL: Final[dict[str, float]] = {
     "repetition_penalty": 1.0,
     "frequency_penalty": 0.0,
     "presence_penalty": 0.0,
-    "min_tokens": 0,
 }
 """Values at which a sampler field of this kind changes nothing."""
 
@@ -47,7 +46,8 @@ class Sampling:
     """``temperature`` ``None``: not named. ``top_k``, ``top_p``, ``min_p`` ``None``: not cutting.
 
     ``reshaped`` are fields of ``SAMPLER_FIELDS`` in force, ``grammar`` of ``GRAMMAR_FIELDS``;
-    ``unnamed`` of ``DEFAULTED`` that the request leaves to the server. ``choices`` is n.
+    ``unnamed`` of ``DEFAULTED`` that the request leaves to the server. ``choices`` is n. Before
+    output ``min_tokens`` the end tokens of the model and ``stop_ids`` cannot be drawn.
     """
 
     temperature: float | None
@@ -59,6 +59,8 @@ class Sampling:
     grammar: tuple[str, ...]
     unnamed: tuple[str, ...]
     choices: int
+    min_tokens: int
+    stop_ids: tuple[int, ...]
 
     @property
     def greedy(self) -> bool:
@@ -94,6 +96,8 @@ def sampling_of(request: Mapping[str, Any]) -> Sampling:
         grammar=tuple(name for name in GRAMMAR_FIELDS if _masks(name, request.get(name))),
         unnamed=tuple(name for name in DEFAULTED if request.get(name) is None),
         choices=_integer(request.get("n")) or 1,
+        min_tokens=max(0, _integer(request.get("min_tokens")) or 0),
+        stop_ids=_ids(request.get("stop_token_ids")),
     )
 
 
@@ -103,6 +107,11 @@ def _number(value: object) -> float | None:
 
 def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _ids(value: object) -> tuple[int, ...]:
+    listed = value if isinstance(value, list | tuple) else ()
+    return tuple(number for number in map(_integer, listed) if number is not None)
 
 
 def _reshapes(name: str, value: object) -> bool:

@@ -10,7 +10,13 @@ from assay.claims.claim import Claim, Replay
 from assay.scoring import findings as find
 from assay.scoring.calibrated import Tested, TestedChannel, channel_tests, fitting_profile
 from assay.scoring.causes import likely_causes
-from assay.scoring.channel_results import UNUSUAL, account_result, value_result, with_p_values
+from assay.scoring.channel_results import (
+    SUPPORT,
+    UNUSUAL,
+    account_result,
+    value_result,
+    with_p_values,
+)
 from assay.scoring.channels import ChannelResult
 from assay.scoring.choice import choose
 from assay.scoring.choice_rule import DOUBTFUL, choice_result
@@ -83,7 +89,7 @@ def judge(
     check_fpr(fpr)
     pairing = pair_up(claim, replay, kind)
     account = _account(claim, replay, pairing, known)
-    choice = choose(claim, replay)
+    choice = choose(claim, replay, end_ids=None if known is None else known.eos_ids)
     measurement = measured(claim, replay, pairing, choice)
     match = fitting_profile(profile, claim, replay, allow_unknown=allow_unknown)
     tested: dict[TestedChannel, Tested] = {}
@@ -146,7 +152,7 @@ def _of_channels(channels: Sequence[ChannelResult]) -> list[Finding]:
     """
     found = []
     value, choice, _ = channels
-    if choice.outcome == "fail" and choice.p_value is None:
+    if choice.outcome == "fail" and choice.p_value is None and choice.code != SUPPORT:
         found.append(finding("fail", choice.code, choice.reason, choice.position))
     elif choice.outcome == "inconclusive" and choice.code in (DOUBTFUL, UNUSUAL):
         found.append(finding("hold", choice.code, choice.reason, choice.position))
