@@ -164,6 +164,7 @@ def test_the_end_is_read_from_the_replays_last_position() -> None:
     processed = replay_sides(logprobs_mode="processed_logprobs").end
     assert processed == End(processed=-3.0, best_processed=-0.25)
     assert replay_sides(logprobs_mode=None).end is None
+    assert replay_sides(mode_source="inferred").end is None  # case 53
 
 
 def test_the_plugins_evidence_gives_both_kinds() -> None:

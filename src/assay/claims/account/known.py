@@ -108,7 +108,8 @@ def _end(claim: Claim, replay: Replay) -> End | None:
         return None
     last = len(claim.output_ids) - 1
     end = _from_evidence(replay, last)
-    positions = replay.positions or ()
+    # A mode that the server only guessed names no number (case 53).
+    positions = () if replay.mode_source == "inferred" else replay.positions or ()
     if last < len(positions) and positions[last].token == claim.output_ids[-1]:
         value, best = positions[last].logprob, _best(positions[last])
         if replay.logprobs_mode == "raw_logprobs":
