@@ -35,8 +35,8 @@ def test_work_adds_up_the_engines_of_a_server() -> None:
     assert read_work(page(waiting=2)) == Work(42.0, True)
 
 
-def test_a_sleeping_engine_owes_no_tokens() -> None:
-    """Case sleep: requests that arrive meanwhile wait, and that is no hang."""
+def test_case_44_a_sleeping_engine_owes_no_tokens() -> None:
+    """Requests that arrive meanwhile wait, and that is no hang."""
     assert read_work(page(waiting=2, awake=0)) == Work(42.0, False)
 
 

@@ -109,7 +109,15 @@ def test_no_secret_is_printed_or_shown(tmp_path: Path) -> None:
 
 def test_what_is_printed_can_be_read_back(tmp_path: Path) -> None:
     config = node_config(
-        None, {"port": 9000, "backends.gpus": ["0", "3"], "callbacks.allow": ["10.0.0.0/8"]}, {}
+        None,
+        {
+            "port": 9000,
+            "proxy.port": 0,
+            "backends.gpus": ["0", "3"],
+            "backends.command": ["run", 'a "quoted" path'],
+            "callbacks.allow": ["10.0.0.0/8"],
+        },
+        {},
     )
     again = node_config(written(tmp_path, as_toml(config)), environment={})
     assert again == config

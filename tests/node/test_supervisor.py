@@ -242,8 +242,8 @@ async def test_one_that_stays_unhealthy_is_restarted(tmp_path: Path) -> None:
         await ready_again(driver, one, 2)
 
 
-async def test_a_hang_with_requests_waiting_is_found_and_ended(tmp_path: Path) -> None:
-    """The most reported complaint: ``/health`` says 200 during a hang of 20 minutes."""
+async def test_case_30_a_hang_with_requests_waiting_is_found_and_ended(tmp_path: Path) -> None:
+    """Case 30, and the most reported complaint: ``/health`` says 200 during a hang of 20 minutes."""
     config = stand_in_config(tmp_path, backends__count=1, backends__hung_s=2.0)
     async with driven(config) as driver:
         await driver.up()
@@ -275,8 +275,9 @@ async def test_a_hang_that_the_gauges_do_not_show_is_found_by_the_leases(tmp_pat
 
 
 @pytest.mark.parametrize("mood", [{"stale_gauge": 1}, {"stale_gauge": 1, "gate": True}])
-async def test_silence_alone_is_no_hang(tmp_path: Path, mood: dict[str, object]) -> None:
-    """A gauge that an abort left behind, and a device that mining has: both work, and stay up."""
+async def test_case_30_silence_alone_is_no_hang(tmp_path: Path, mood: dict[str, object]) -> None:
+    """Case 30: a busy device is no dead one. A gauge that an abort left behind, and a device that
+    mining has: both backends work, and stay up."""
     config = stand_in_config(tmp_path, backends__count=1, backends__hung_s=6.0)
     async with driven(config) as driver:
         await driver.up()

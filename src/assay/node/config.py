@@ -130,19 +130,17 @@ class Limits(Section):
 class Proxy(Section):
     """How inference is passed on."""
 
-    port: Port | None = Field(
-        5000, description="Second port for /v1 alone, open while a backend is healthy. 0: none."
+    port: int = Field(
+        5000,
+        ge=0,
+        le=65_535,
+        description="Second port for /v1 alone, open while a backend is healthy. 0: none.",
     )
     bare_token_ids: bool = Field(
         False,
         description="Token strings of logprobs as bare decimals ('123', not 'token_id:123'), as"
         " one network's client expects them.",
     )
-
-    @field_validator("port", mode="before")
-    @classmethod
-    def _none(cls, port: object) -> object:
-        return None if port == 0 else port
 
 
 class StoreSection(Section):

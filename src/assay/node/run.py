@@ -92,7 +92,7 @@ def _faster_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 @asynccontextmanager
 async def second_port(app: FastAPI, node: Node) -> AsyncIterator[None]:
     """Inference on ``proxy.port`` while a backend is healthy: connections are refused otherwise."""
-    if node.config.proxy.port is None:
+    if not node.config.proxy.port:
         yield
         return
     task = asyncio.create_task(_follow(inference_only(app), node, node.config.proxy.port))
