@@ -17,7 +17,7 @@ from tests.scoring.draw_sides import (
     tokens_of,
 )
 
-from assay.claims.claim import Claim, LogprobsMode, Prompt, Replay, Tape
+from assay.claims.claim import Claim, EngineIdentity, LogprobsMode, Prompt, Replay, Tape
 from assay.claims.positions import TopEntry
 from assay.scoring.choice import Choice, NoChoice, choose, contradictions, first_outlier
 from assay.scoring.choice_rule import choice_result, counts_of
@@ -366,6 +366,26 @@ def test_defaults_of_a_server_never_count_against_a_prefill() -> None:
     choice = measured(claim, prefill_replay(world, claim, world.engine(0)))
     assert "top_p" in choice.assumed[0]
     assert choice_result(choice, {}).outcome != "fail"
+
+
+def test_defaults_that_a_server_states_are_applied() -> None:
+    """A model's generation config, as the validator's or the claim's own server reports it."""
+    world = World(temperature=1.3, top_p=0.6)
+    bare = {"temperature": 1.3, "seed": 7}
+    claim = claim_by(world, world.engine(0), request=bare)
+    replay = prefill_replay(world, claim, world.engine(0))
+    for defaults, share in (({"top_p": 0.6, "top_k": 0.0}, 0.0), ({}, 0.02)):
+        engine = EngineIdentity(default_sampling_params=defaults)
+        there = replay.model_copy(update={"engine": engine})
+        choice = measured(claim, there)
+        assert not choice.assumed
+        assert (choice.mismatch.mean() > share) == (share > 0)
+        here = claim.model_copy(update={"engine": engine})
+        assert (measured(here, replay).mismatch == choice.mismatch).all()
+    warm = claim_by(world, world.engine(0), request={"seed": 7, "top_p": 0.6})
+    engine = EngineIdentity(default_sampling_params={"temperature": 1.3})
+    told = measured(warm.model_copy(update={"engine": engine}), replay)
+    assert not told.mismatch.any()
 
 
 def test_an_old_plugin_sends_no_noise() -> None:

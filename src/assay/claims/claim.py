@@ -73,6 +73,9 @@ class EngineIdentity(_Frozen):
     template_digest: str | None = None
     """``replay.tokens.template_digest``: how the server renders one fixed conversation. Two
     servers with equal digests have the same template, tokenizer and date."""
+    default_sampling_params: dict[str, float] | None = None
+    """What the server fills in where a request names none of these (the model's generation config);
+    ``None`` where it does not say."""
 
 
 class Tape(_Frozen):

@@ -97,6 +97,7 @@ class ServerIdentity(BaseModel):
             pipeline_parallel_size=self.pipeline_parallel_size,
             max_model_len=self.max_model_len,
             template_digest=self.template_digest,
+            default_sampling_params=self.default_sampling_params,
         )
 
     def digest(self) -> str:

@@ -88,7 +88,10 @@ def _asked(claim: Claim, replay: Replay) -> Asked:
         raise UnavailableError(
             "prompt_mismatch", "claim and replay did not run the same prompt tokens"
         )
-    sampling = sampling_of(claim.request)
+    defaults = claim.engine.default_sampling_params
+    if defaults is None:
+        defaults = replay.engine.default_sampling_params
+    sampling = sampling_of(claim.request, defaults)
     _repeatable(sampling)
     return Asked(claim, replay, sampling, tokens)
 

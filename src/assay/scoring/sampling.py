@@ -41,6 +41,16 @@ DEFAULTED: Final = ("repetition_penalty", "top_k", "top_p", "min_p")
 so that leaving them out does not mean neutral."""
 
 
+NEUTRAL_DEFAULTS: Final[dict[str, float]] = {
+    "temperature": 1.0,
+    "repetition_penalty": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+}
+"""What a server takes where neither the request nor its own configuration names a value."""
+
+
 @dataclass(frozen=True)
 class Sampling:
     """``temperature`` ``None``: not named. ``top_k``, ``top_p``, ``min_p`` ``None``: not cutting.
@@ -80,9 +90,16 @@ class Sampling:
         return not self.greedy and any(value is not None for value in named)
 
 
-def sampling_of(request: Mapping[str, Any]) -> Sampling:
-    """The sampling of ``request``. A value of the wrong type counts as not named: the engine
-    would have refused it."""
+def sampling_of(
+    request: Mapping[str, Any], defaults: Mapping[str, float] | None = None
+) -> Sampling:
+    """The sampling of ``request`` on a server that fills in ``defaults``; ``None``: nobody says.
+
+    A value of the wrong type counts as not named: the engine would have refused it.
+    """
+    if defaults is not None:
+        named = {name: value for name, value in request.items() if value is not None}
+        request = {**NEUTRAL_DEFAULTS, **_usual(defaults), **named}
     top_k = _integer(request.get("top_k"))
     top_p, min_p = _number(request.get("top_p")), _number(request.get("min_p"))
     seed = _integer(request.get("seed"))
@@ -99,6 +116,12 @@ def sampling_of(request: Mapping[str, Any]) -> Sampling:
         min_tokens=max(0, _integer(request.get("min_tokens")) or 0),
         stop_ids=_ids(request.get("stop_token_ids")),
     )
+
+
+def _usual(defaults: Mapping[str, float]) -> dict[str, float]:
+    """``defaults`` that are about drawing, a whole number where the field is one."""
+    kept = {name: value for name, value in defaults.items() if name in NEUTRAL_DEFAULTS}
+    return {name: int(value) if name == "top_k" else value for name, value in kept.items()}
 
 
 def _number(value: object) -> float | None:
