@@ -45,11 +45,12 @@ class WithoutColumns(AssaySamplerV1):
         finally:
             self.topk_topp_sampler = stock
         sampled = select.force(drawn, step)
-        scores = [select.log_probabilities(raw), select.log_probabilities(processed)]
-        at = sampled.unsqueeze(-1)
+        rows = (raw.index_select(0, step.rows), processed.index_select(0, step.rows))
+        scores = [select.log_probabilities(values) for values in rows]
+        at = sampled.index_select(0, step.rows).unsqueeze(-1)
         own = [values.gather(-1, at) for values in scores]
         ranks = [(v >= o).sum(dim=-1) for v, o in zip(scores, own, strict=True)]
-        ints = torch.stack((drawn, *ranks))
+        ints = torch.stack((drawn.index_select(0, step.rows), *ranks))
         floats = torch.cat(own * 3, dim=-1).T  # the store takes six columns
         self.assay_evidence.add(ints, floats, step.plan.evidence)
         return sampled, select.scores(raw, processed, step)

@@ -45,12 +45,7 @@ def hot_path(modes: tuple[str, ...], evidence: EvidenceStore) -> Callable[[], An
         sampled = select.force(drawn, step)
         ids = select.pairs(drawn, sampled)
         noise = tape.gumbel(seeds[step.seeded], seeds[step.seeded], ids[step.seeded])
-        ints, floats = select.measure(
-            ids,
-            select.log_probabilities(raw),
-            select.log_probabilities(processed),
-            select.noise_columns(step, noise),
-        )
+        ints, floats = select.measure(step, ids, raw, processed, select.noise_columns(step, noise))
         evidence.add(ints, floats, step.plan.evidence)
         return select.scores(raw, processed, step)
 
@@ -68,7 +63,7 @@ def test_the_hot_path_of_both_samplers_holds_no_sync(modes: tuple[str, ...]) -> 
 def test_the_hot_path_runs_without_any_data_to_read(modes: tuple[str, ...]) -> None:
     """On tensors without data every host read raises, those that dispatch nothing included."""
     step = select.upload(plan(modes), torch.device("cpu"))
-    names = ("forced", "raw", "logits", "seeded", "source")
+    names = ("forced", "raw", "logits", "rows", "seeded", "source")
     empty = dataclasses.replace(step, **{name: on_meta(getattr(step, name)) for name in names})
     raw, drawn = on_meta(random_logits(BATCH)), on_meta(torch.arange(BATCH))
     ids = select.pairs(drawn, select.force(drawn, empty))
@@ -79,14 +74,10 @@ def test_the_hot_path_runs_without_any_data_to_read(modes: tuple[str, ...]) -> N
         splitmix_noise(drawn[empty.seeded], of),
         None,
     ):
-        ints, floats = select.measure(
-            ids,
-            select.log_probabilities(raw),
-            select.log_probabilities(raw),
-            select.noise_columns(empty, noise),
-        )
-        assert (ints.shape, ints.dtype) == ((3, BATCH), torch.int64)
-        assert (floats.shape, floats.dtype) == ((6, BATCH), torch.float32)
+        columns = select.noise_columns(empty, noise)
+        ints, floats = select.measure(empty, ids, raw, raw, columns)
+        assert (ints.shape, ints.dtype) == ((3, 3), torch.int64)
+        assert (floats.shape, floats.dtype) == ((6, 3), torch.float32)
     assert select.scores(raw, raw, empty).shape == (BATCH, VOCAB)
 
 

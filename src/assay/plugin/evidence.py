@@ -80,7 +80,7 @@ class EvidenceStore:
         floats: torch.Tensor,
         rows: tuple[tuple[int, str, int, int], ...],
     ) -> None:
-        """Keep one step: ``ints`` [3, batch], ``floats`` [6, batch], rows (row, key, position, length)."""
+        """Keep one step: ``ints`` [3, n], ``floats`` [6, n], n rows (row, key, position, length)."""
         copied = None
         if ints.is_cuda:
             ints = ints.to("cpu", non_blocking=True)
@@ -133,14 +133,14 @@ class EvidenceStore:
 
     def _fold(self, step: _Pending) -> None:
         ints, floats = step.ints.numpy(), step.floats.numpy()
-        for row, key, position, size in step.rows:
+        for at, (_, key, position, size) in enumerate(step.rows):
             record = self._records.get(key)
             if record is None:
                 if key in self._dropped:
                     continue
                 record = self._open(key, size)
-            record.ints[:, position] = ints[:, row]
-            record.floats[:, position] = floats[:, row]
+            record.ints[:, position] = ints[:, at]
+            record.floats[:, position] = floats[:, at]
             record.seen[position] = True
 
     def _open(self, key: str, size: int) -> _Record:

@@ -147,12 +147,7 @@ class AssaySamplerV1(Sampler):
             ids = select.pairs(drawn, sampled)
             noise = self.assay_tape.noise(copies, ids.index_select(0, step.seeded), logits.shape[1])
             self.assay_evidence.add(
-                *select.measure(
-                    ids,
-                    select.log_probabilities(raw),
-                    select.log_probabilities(processed),
-                    select.noise_columns(step, noise),
-                ),
+                *select.measure(step, ids, raw, processed, select.noise_columns(step, noise)),
                 step.plan.evidence,
             )
         wants_scores = sampling_metadata.max_num_logprobs is not None or bool(

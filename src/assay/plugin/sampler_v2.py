@@ -94,9 +94,10 @@ class AssaySamplerV2(Sampler):
             ids = select.pairs(drawn, sampled)
             self.assay_evidence.add(
                 *select.measure(
+                    step,
                     ids,
-                    select.log_probabilities(logits),
-                    select.log_probabilities(processed),
+                    logits,
+                    processed,
                     select.noise_columns(step, self._noise(step, idx_mapping, pos, ids)),
                 ),
                 step.plan.evidence,

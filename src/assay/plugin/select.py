@@ -18,14 +18,16 @@ from assay.plugin.rows import LOGIT_MODES, RAW_MODES, StepPlan
 class StepTensors:
     """A plan on the device: ``forced`` [batch] int64, ``raw`` and ``logits`` [batch, 1] bool.
 
-    ``seeded`` [n] int64 are the rows whose noise can be drawn again; ``source`` [batch] int64 says
-    where a row's noise is found (:func:`noise_columns`).
+    ``rows`` [n] int64 are the rows with evidence, in the plan's order; ``seeded`` [m] int64 those
+    whose noise can be drawn again; ``source`` [n] int64 says where a row's noise is found
+    (:func:`noise_columns`).
     """
 
     plan: StepPlan
     forced: torch.Tensor
     raw: torch.Tensor
     logits: torch.Tensor
+    rows: torch.Tensor
     seeded: torch.Tensor
     source: torch.Tensor
 
@@ -36,15 +38,16 @@ GREEDY, UNKNOWN, FIRST_SEEDED = 0, 1, 2
 
 def upload(plan: StepPlan, device: torch.device) -> StepTensors:
     """Move one plan to the device in a single copy."""
-    table = np.zeros((5, len(plan.modes)), dtype=np.int64)
+    table = np.zeros((6, len(plan.modes)), dtype=np.int64)
     table[0] = plan.forced
     table[1] = [mode in RAW_MODES for mode in plan.modes]
     table[2] = [mode in LOGIT_MODES for mode in plan.modes]
-    seeded = len(plan.seeded)
-    table[3, :seeded] = plan.seeded
-    table[4] = UNKNOWN
-    table[4, list(plan.greedy)] = GREEDY
-    table[4, list(plan.seeded)] = np.arange(FIRST_SEEDED, FIRST_SEEDED + seeded)
+    rows, seeded = len(plan.evidence), len(plan.seeded)
+    source = dict.fromkeys(plan.greedy, GREEDY)
+    source |= {row: FIRST_SEEDED + at for at, row in enumerate(plan.seeded)}
+    table[3, :rows] = [row for row, *_ in plan.evidence]
+    table[4, :seeded] = plan.seeded
+    table[5, :rows] = [source.get(row, UNKNOWN) for row, *_ in plan.evidence]
     host = torch.from_numpy(table)
     if device.type != "cpu":
         host = host.pin_memory().to(device, non_blocking=True)
@@ -54,8 +57,9 @@ def upload(plan: StepPlan, device: torch.device) -> StepTensors:
         host[0],
         flags[0].unsqueeze(-1),
         flags[1].unsqueeze(-1),
-        host[3, :seeded],
-        host[4],
+        host[3, :rows],
+        host[4, :seeded],
+        host[5, :rows],
     )
 
 
@@ -92,9 +96,9 @@ def pairs(drawn: torch.Tensor, final: torch.Tensor) -> torch.Tensor:
 
 
 def noise_columns(step: StepTensors, noise: torch.Tensor | None) -> torch.Tensor:
-    """Every row's noise, [batch, 2] float32: 0 for greedy rows, NaN where it cannot be repeated.
+    """Noise of the rows with evidence, [n, 2] float32: 0 if greedy, NaN where it is not repeatable.
 
-    ``noise`` [n, 2] are the seeded rows' own, in the order of ``step.seeded``; ``None`` where this
+    ``noise`` [m, 2] are the seeded rows' own, in the order of ``step.seeded``; ``None`` where this
     runner's noise is not known.
     """
     if noise is None:
@@ -106,19 +110,24 @@ def noise_columns(step: StepTensors, noise: torch.Tensor | None) -> torch.Tensor
 
 
 def measure(
+    step: StepTensors,
     ids: torch.Tensor,
-    raw_logprobs: torch.Tensor,
-    processed_logprobs: torch.Tensor,
+    raw_logits: torch.Tensor,
+    processed_logits: torch.Tensor,
     noise: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Evidence of one step: ids and ranks [3, batch] int64, numbers [6, batch] float32.
+    """Evidence of one step: ids and ranks [3, n] int64, numbers [6, n] float32.
 
-    ``ids`` [batch, 2] come from :func:`pairs`, ``noise`` [batch, 2] from :func:`noise_columns`.
+    ``raw_logits`` and ``processed_logits`` [batch, vocab] are read in the n rows with evidence
+    only, ``ids`` [batch, 2] come from :func:`pairs`, ``noise`` [n, 2] from :func:`noise_columns`.
     Rows of the first: the id that would have been drawn, the rank of the final id under the raw
     and under the processed distribution (1 = most likely; counted with ``>=``, as both runners do).
     Rows of the second: the final id's raw and processed log probability, the drawn id's, and the
     noise of the drawn and of the final id.
     """
+    ids = ids.index_select(0, step.rows)
+    raw_logprobs = log_probabilities(raw_logits.index_select(0, step.rows))
+    processed_logprobs = log_probabilities(processed_logits.index_select(0, step.rows))
     raw = raw_logprobs.gather(-1, ids)
     processed = processed_logprobs.gather(-1, ids)
     ints = torch.stack(
