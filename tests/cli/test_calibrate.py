@@ -72,7 +72,7 @@ def test_honest_results_become_a_profile(
     assert printed["path"] == "decode"
     value = printed["statistics"]["value_distance"]
     assert value["claims"] == COUNT
-    assert value["tail"] == "conformal"
+    assert "conformal" in value["tail"]
     # Numbers of another prompt are much farther than those of another honest engine.
     assert value["zero_knowledge"] > 3 * value["largest"]
     key = printed["groups"][0]["key"]
@@ -213,8 +213,8 @@ def test_bit_equal_runs_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_claim_that_stands_out_is_named(
     honest: list[VerifyResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One cheat among honest claims would widen the null for all cheats. 60 claims, so that there
-    is a tail: the honest ones under three names, one with numbers of a cheaper copy."""
+    """One cheat among honest claims would widen the null for all cheats: the honest ones under
+    three names, one with numbers of a cheaper copy."""
     copies = [changed(r, id=f"{r.claim.id}-{k}") for k in range(3) for r in honest]
     held = copies[0].claim.positions
     assert held is not None

@@ -28,10 +28,10 @@ from tests.scoring.simulated import (
 from assay.claims.claim import Claim, EngineIdentity, Replay
 from assay.errors import ProfileError
 from assay.scoring.constants import LADDER, MIN_CALIBRATION_CLAIMS
-from assay.scoring.nulls import Null, Sample
+from assay.scoring.nulls import Null, Sample, rounding_of
 from assay.scoring.profile import Profile, find_profile, read_profile
 from assay.scoring.samples import Prefixes, prefixes, record_of
-from assay.scoring.tail import critical_value, fit_tail, rank_p, upper_p
+from assay.scoring.tail import Least, critical_value, fit_tail, rank_p, upper_p
 
 
 def rate_below(level: float, p_values: list[float]) -> float:
@@ -115,11 +115,11 @@ def test_int4_is_far_out_and_never_impossible() -> None:
     assert null.p_upper([1e300] * 64) > 0
 
 
-def test_few_claims_leave_only_ranks() -> None:
-    null = profile(draws(HONEST, 30, 0)).nulls["value_distance"]
-    assert null.p_upper([0.4] * 64) == 1 / 31
-    assert null.method == "conformal"
-    assert "Pareto" in profile(draws(HONEST, 60, 0)).nulls["value_distance"].method
+def test_few_claims_say_less() -> None:
+    few, many = profile(draws(HONEST, 20, 0)), profile(draws(HONEST, 200, 1))
+    values = [0.02] * 64
+    weak, strong = (p.nulls["value_distance"].p_upper(values) or 0 for p in (few, many))
+    assert 1 / 21 >= weak > 3 * strong > 0
 
 
 def test_a_profile_of_too_few_claims_gives_no_p_value() -> None:
@@ -191,11 +191,30 @@ def test_counts_have_a_tail_even_where_no_honest_claim_had_one() -> None:
     assert many < 1e-3 / 3
 
 
-def test_distances_that_are_all_equal_leave_only_ranks() -> None:
-    """Bit-equal engines show no noise, so nothing is known of its size."""
-    honest = [measurement(f"c{i}", {"value_distance": np.zeros(64)}) for i in range(100)]
-    null = profile(honest).nulls["value_distance"]
-    assert null.p_upper([0.1] * 64) == 1 / 101
+@pytest.mark.parametrize(("dtype", "scale"), [("float32", 1e-5), ("bfloat16", 1e-2), (None, 1e-2)])
+def test_bit_equal_engines_are_held_to_what_rounding_may_do(
+    dtype: str | None, scale: float
+) -> None:
+    """All honest distances are 0: their scale is unknown, and the dtype's rounding stands in. A
+    claim at that scale is not convicted, one at a thousand times it is."""
+    zeros = [measurement(f"c{i}", {"value_distance": np.zeros(64)}) for i in range(100)]
+    side = key().executor.model_copy(update={"dtype": dtype})
+    k = key().model_copy(update={"executor": side, "validator": side})
+    equal = group(zeros).model_copy(update={"key": k})
+    null = Profile(name="m", path="decode", mode="raw_logprobs", groups=(equal,)).nulls
+    small = null["value_distance"].p_upper([scale] * 64)
+    large = null["value_distance"].p_upper([1000 * scale] * 64)
+    assert small is not None
+    assert large is not None
+    assert large < 2.5e-5
+    assert 1e-3 < small <= 1 / 101
+
+
+def test_the_coarser_dtype_of_the_two_sides_counts() -> None:
+    assert rounding_of("value_distance", "float32", "bfloat16") == 1e-2
+    assert rounding_of("value_distance", "torch.float32", "float32") == 1e-5
+    assert rounding_of("value_distance", "float32", None) == 1e-2
+    assert rounding_of("choice_mismatch", "bfloat16", "bfloat16") == 0.0
 
 
 def test_a_long_claim_is_no_peak_by_its_length() -> None:
@@ -246,14 +265,14 @@ def test_too_few_mismatches_are_no_evidence() -> None:
 @given(
     st.lists(st.floats(0, 1), min_size=1, max_size=120),
     st.floats(0, 2),
-    st.sampled_from([0.0, 0.1]),
+    st.sampled_from([Least(), Least(grain=0.1), Least(scale=1e-5)]),
 )
 @settings(max_examples=100, deadline=None)
 def test_the_tail_only_lowers_what_rank_leaves_open(
-    scores: list[float], value: float, grain: float
+    scores: list[float], value: float, least: Least
 ) -> None:
     array = np.array(scores)
-    p = upper_p(array, value, grain)
+    p = upper_p(array, value, least)
     assert 0 < p <= rank_p(array, value)
     if value <= array.max():
         assert p == rank_p(array, value)
@@ -269,10 +288,16 @@ def test_the_critical_value_is_where_the_p_value_gets_there(count: int, level: f
 
 
 def test_no_tail_from_a_few_claims() -> None:
-    assert fit_tail(np.arange(39.0)) is None
-    assert critical_value(np.arange(39.0), 1e-3) == math.inf
-    assert critical_value(np.arange(39.0), 1.0) == -math.inf
-    assert fit_tail(np.arange(60.0)) is not None
+    assert fit_tail(np.arange(19.0)) is None
+    assert critical_value(np.arange(19.0), 1e-3) == math.inf
+    assert critical_value(np.arange(19.0), 1.0) == -math.inf
+    assert fit_tail(np.arange(20.0)) is not None
+
+
+def test_no_tail_from_equal_scores_of_unknown_scale() -> None:
+    assert fit_tail(np.ones(60)) is None
+    assert critical_value(np.ones(60), 1e-3) == math.inf
+    assert fit_tail(np.ones(60), Least(scale=0.1)) is not None
 
 
 # --- records

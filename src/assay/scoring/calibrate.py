@@ -14,7 +14,7 @@ from assay.errors import ProfileError
 from assay.scoring.baseline import zero_knowledge
 from assay.scoring.constants import MIN_CALIBRATION_CLAIMS
 from assay.scoring.measure import MAXIMA, measure
-from assay.scoring.nulls import COUNTS
+from assay.scoring.nulls import Null
 from assay.scoring.profile import Group, Profile
 from assay.scoring.profile_key import ProfileKey
 from assay.scoring.result import Verdict
@@ -146,8 +146,9 @@ def warnings(profile: Profile) -> list[str]:
         scores, _ = table(group.records, "value_distance")
         if len(scores) and not scores.any():
             found.append(
-                f"{where}: every value distance is 0, so both engines computed the same bits."
-                " Calibrate on another batch composition too, or honest claims will stand out"
+                f"{where}: every value distance is 0, so both engines computed the same bits, and"
+                " the scale of honest differences is an assumption. Calibrate on another batch"
+                " composition too, or honest claims may stand out"
             )
         for name in profile.nulls:
             found += [
@@ -162,13 +163,12 @@ def _outliers(group: Group, statistic: str) -> list[tuple[ClaimRecord, float]]:
     records = [record for record in group.records if statistic in record.series]
     if len(records) < MIN_CALIBRATION_CLAIMS or statistic in MAXIMA:
         return []
-    whole = table(records, statistic)[0][:, -1]
-    grains = [1 / record.series[statistic].length for record in records]
+    sample = group.sample(statistic)
+    null, whole = Null(statistic, (sample,)), sample.scores[:, -1]
     found = []
     for index, record in enumerate(records):
-        others = np.delete(whole, index)
-        grain = grains[index] if statistic in COUNTS else 0.0
-        p = upper_p(others, float(whole[index]), grain)
+        least = null.least(sample, record.series[statistic].length)
+        p = upper_p(np.delete(whole, index), float(whole[index]), least)
         if p * len(records) < OUTLIER:
             found.append((record, p))
     return found

@@ -14,10 +14,11 @@ from assay.scoring.constants import (
     LENGTH_KEPT,
     LOWER_TAIL_FLOOR,
     MIN_CALIBRATION_CLAIMS,
+    ROUNDING,
 )
 from assay.scoring.measure import MAXIMA
 from assay.scoring.samples import step_below, summary, why_unusable
-from assay.scoring.tail import RANK, RANK_AND_TAIL, fit_tail, lower_p, upper_p
+from assay.scoring.tail import RANK, RANK_AND_TAIL, Least, fit_tail, lower_p, upper_p
 
 COUNTS: Final = frozenset({"choice_mismatch", "choice_surprise", "choice_contradiction"})
 """Statistics whose mean over n positions moves in steps of about 1/n."""
@@ -25,12 +26,23 @@ LOWER_TAILED: Final = frozenset({"value_distance"})
 """Statistics for which too little is suspicious; of the others 0 is simply the best."""
 
 
+def rounding_of(statistic: str, *dtypes: str | None) -> float:
+    """What rounding may do to ``statistic`` between engines that compute in ``dtypes`` (the
+    coarsest counts, an unknown one as the coarsest); 0 for a statistic that counts."""
+    known = [
+        ROUNDING.get((dtype or "").removeprefix("torch."), ROUNDING["bfloat16"]) for dtype in dtypes
+    ]
+    return max((scales.get(statistic, 0.0) for scales in known), default=0.0)
+
+
 @dataclass(frozen=True)
 class Sample:
-    """Honest claims of one condition: ``scores`` [claims, len(LADDER)], ``lengths`` [claims]."""
+    """Honest claims of one condition: ``scores`` [claims, len(LADDER)], ``lengths`` [claims].
+    ``rounding`` is the least scale of the statistic under that condition (``rounding_of``)."""
 
     scores: Floats
     lengths: Floats
+    rounding: float = 0.0
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -68,8 +80,7 @@ class Null:
     @property
     def method(self) -> str:
         """How p-values are made, as a profile prints it."""
-        grain = self._grain(LADDER[0])
-        fitted = [fit_tail(sample.scores[:, 0], grain) for sample in self.samples]
+        fitted = [fit_tail(s.scores[:, 0], self.least(s, LADDER[0])) for s in self.samples]
         return RANK_AND_TAIL if fitted and all(tail is not None for tail in fitted) else RANK
 
     def why_not(self, values: Sequence[float]) -> str | None:
@@ -131,12 +142,14 @@ class Null:
         step = step_below(length)
         return max(lower_p(sample.scores[:, step], value) for sample in self.samples)
 
-    def _grain(self, length: int) -> float:
-        return 1 / length if self.statistic in COUNTS else 0.0
+    def least(self, sample: Sample, length: int) -> Least:
+        """What is known of the scale of the statistic at ``length`` without any claim."""
+        grain = 1 / length if self.statistic in COUNTS else 0.0
+        return Least(grain, sample.rounding)
 
     def _mean(self, sample: Sample, value: float, length: int) -> float:
         step = step_below(length)
-        return upper_p(sample.scores[:, step], value, self._grain(LADDER[step]))
+        return upper_p(sample.scores[:, step], value, self.least(sample, LADDER[step]))
 
     def _maximum(self, sample: Sample, value: float, length: int) -> float:
         """At the shortest length of the ladder that covers the claim and that enough honest claims
@@ -147,4 +160,4 @@ class Null:
         step = next((s for s in reached if LADDER[s] >= length), reached[-1])
         pieces = -(-length // LADDER[step])
         scores = sample.scores[sample.lengths >= LADDER[step], step]
-        return min(1.0, pieces * upper_p(scores, value))
+        return min(1.0, pieces * upper_p(scores, value, Least(scale=sample.rounding)))

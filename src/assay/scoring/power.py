@@ -15,7 +15,7 @@ from assay.scoring.combine import check_fpr
 from assay.scoring.constants import DEFAULT_FPR, LADDER, POWER_WANTED
 from assay.scoring.evalues import Game
 from assay.scoring.measure import MAXIMA
-from assay.scoring.nulls import COUNTS, Null, Sample
+from assay.scoring.nulls import Null, Sample
 from assay.scoring.profile import Profile
 from assay.scoring.samples import ClaimRecord, table
 from assay.scoring.share import claim_p
@@ -209,22 +209,19 @@ def _estimate(
             continue
         p = fpr / _price(tests, null, "upper")
         cheat = Sample(*table(records, null.statistic))
-        counts = null.statistic in COUNTS
-        found = [_crossing(honest, cheat, (p, z), counts) for honest in null.samples]
+        found = [_crossing(null, honest, cheat, (p, z)) for honest in null.samples]
         if all(n is not None for n in found):
             needed.append(max(n for n in found if n is not None))
     return min(needed, default=None)
 
 
-def _crossing(
-    honest: Sample, cheat: Sample, rates: tuple[float, float], counts: bool
-) -> int | None:
+def _crossing(null: Null, honest: Sample, cheat: Sample, rates: tuple[float, float]) -> int | None:
     """Tokens at which one statistic separates, for the p-value and the z of ``rates``."""
     p, z = rates
     step = max(s for s, n in enumerate(LADDER) if n <= np.median(honest.lengths))
     at = honest.scores[:, step]
     spread = float(at.std(ddof=1))
-    critical = critical_value(at, p, 1 / LADDER[step] if counts else 0.0)
+    critical = critical_value(at, p, null.least(honest, LADDER[step]))
     distance = float(cheat.scores[:, -1].mean() - honest.scores[:, -1].mean())
     if not math.isfinite(critical) or spread == 0 or len(cheat) < 2 or distance <= 0:
         return None

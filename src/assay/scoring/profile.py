@@ -16,7 +16,7 @@ from assay.claims.claim import Claim, LogprobsMode, Replay
 from assay.errors import ProfileError
 from assay.scoring.constants import LADDER
 from assay.scoring.measure import STATISTICS, Measurement
-from assay.scoring.nulls import Null, Sample
+from assay.scoring.nulls import Null, Sample, rounding_of
 from assay.scoring.profile_key import Path, ProfileKey, compare_keys
 from assay.scoring.samples import ClaimRecord, Frozen, record_of, table
 
@@ -37,6 +37,12 @@ class Group(Frozen):
     @property
     def positions(self) -> int:
         return sum(record.positions for record in self.records)
+
+    def sample(self, statistic: str) -> Sample:
+        """The records that have ``statistic``, as a null holds them."""
+        scores, lengths = table(self.records, statistic)
+        dtypes = self.key.executor.dtype, self.key.validator.dtype
+        return Sample(scores, lengths, rounding_of(statistic, *dtypes))
 
 
 class Profile(Frozen):
@@ -81,7 +87,7 @@ class Profile(Frozen):
         """The null of each statistic that every group measured, in the order of STATISTICS."""
         found = {}
         for name in STATISTICS:
-            samples = tuple(Sample(*table(group.records, name)) for group in self.groups)
+            samples = tuple(group.sample(name) for group in self.groups)
             if all(len(sample) for sample in samples):
                 found[name] = Null(name, samples)
         return found

@@ -21,6 +21,7 @@ import numpy as np
 
 from assay.scoring.arrays import Floats
 from assay.scoring.constants import (
+    TAIL_MAX_EXCESSES,
     TAIL_MIN_CLAIMS,
     TAIL_MIN_EXCESSES,
     TAIL_SHAPE,
@@ -35,6 +36,22 @@ def rank_p(scores: Floats, value: float) -> float:
     """Upper p-value of ``value`` by its rank among ``scores`` [claims]; ties count against it
     being extreme. Never 0."""
     return (1 + int((scores >= value).sum())) / (len(scores) + 1)
+
+
+@dataclass(frozen=True)
+class Least:
+    """What is known of a statistic's scale without any claim.
+
+    ``grain`` > 0: scores are counts divided by a length, one count being ``grain``; the scale is at
+    least one count. ``scale``: what rounding may do; it counts where fewer than
+    ``TAIL_MIN_EXCESSES`` honest claims stand out from the rest, so that they show no scale.
+    """
+
+    grain: float = 0.0
+    scale: float = 0.0
+
+
+NO_LEAST = Least()
 
 
 @dataclass(frozen=True)
@@ -55,50 +72,46 @@ class Tail:
         return math.exp(max(log_p, -700.0))
 
 
-def fit_tail(scores: Floats, grain: float = 0.0) -> Tail | None:
-    """The tail of ``scores`` [claims], or ``None`` where they do not tell its scale.
-
-    ``grain`` > 0: the scores are counts divided by a length, one count being ``grain``. Then the
-    scale is at least one count, and known even where all the largest scores are equal.
-    """
+def fit_tail(scores: Floats, least: Least = NO_LEAST) -> Tail | None:
+    """The tail of ``scores`` [claims], or ``None`` where nothing tells its scale."""
     n = len(scores)
     if n < TAIL_MIN_CLAIMS:
         return None
     ordered = np.sort(scores)
-    wanted = max(TAIL_MIN_EXCESSES, int(n * TAIL_SHARE))
+    wanted = min(max(TAIL_MIN_EXCESSES, int(n * TAIL_SHARE)), TAIL_MAX_EXCESSES)
     threshold = float(ordered[n - wanted - 1])
     excesses = ordered[ordered > threshold] - threshold
     k = len(excesses)
-    if grain > 0:
-        # The next possible score is one count above: the chance of reaching it is known.
-        threshold += grain
-        scale = max(grain, float(excesses.mean()) - grain) if k else grain
-    elif k:
-        scale = float(excesses.mean())
-    else:
+    # The next possible score is one count above: the chance of reaching it is known.
+    threshold += least.grain
+    scale = max(least.grain, float(excesses.mean()) - least.grain) if k else least.grain
+    if k < TAIL_MIN_EXCESSES:
+        scale = max(scale, least.scale)
+    if scale <= 0:
         return None
     return Tail(threshold, (k + 1) / (n + 1), scale, max(TAIL_SHAPE, 1 / max(k, 1)))
 
 
-def upper_p(scores: Floats, value: float, grain: float = 0.0) -> float:
+def upper_p(scores: Floats, value: float, least: Least = NO_LEAST) -> float:
     """Upper p-value of ``value``: by rank up to the largest of ``scores`` [claims], by the tail
     beyond. Never 0, and never above the p-value by rank."""
     by_rank = rank_p(scores, value)
     if len(scores) == 0 or value <= scores.max():
         return by_rank
-    tail = fit_tail(scores, grain)
+    tail = fit_tail(scores, least)
     return by_rank if tail is None else min(by_rank, tail.p(value))
 
 
-def critical_value(scores: Floats, p: float, grain: float = 0.0) -> float:
-    """The value from which ``upper_p`` is at most ``p``; infinite where the sample cannot go so low."""
+def critical_value(scores: Floats, p: float, least: Least = NO_LEAST) -> float:
+    """The value from which ``upper_p`` is at most ``p``; infinite where the sample cannot go so
+    low."""
     n = len(scores)
     allowed = math.floor(p * (n + 1) + 1e-9) - 1  # honest scores that may reach the value
     if allowed >= n:
         return -math.inf
     if allowed >= 0:
         return float(np.nextafter(np.sort(scores)[n - 1 - allowed], np.inf))
-    tail = fit_tail(scores, grain)
+    tail = fit_tail(scores, least)
     if tail is None:
         return math.inf
     excess = (math.pow(tail.chance / p, tail.shape) - 1) / tail.shape
