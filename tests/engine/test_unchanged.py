@@ -74,6 +74,13 @@ ORDINARY: dict[str, tuple[str, Any]] = {
     "text echo": (TEXT, text(echo=True, **SAMPLED)),
     "text two prompts": (TEXT, {**text(**SAMPLED), "prompt": ["a", "b"]}),
     "text ids": (TEXT, text([7, 8, 9], **SAMPLED)),
+    # What `assay verify --path prefill` sends to a plain server.
+    "text scored": (
+        TEXT,
+        {"model": "model", "prompt": [*range(7, 60)], "prompt_logprobs": 20}
+        | {"max_tokens": 1, "temperature": 0},
+    ),
+    "tokenize": ("/tokenize", {"model": "model", "messages": PLAIN["messages"]}),
     "error no messages": (CHAT, {"model": "model"}),
     "error no body": (CHAT, None),
     "error a list": (CHAT, []),

@@ -432,6 +432,17 @@ async def test_the_claims_own_ids_are_scored_whatever_their_rank() -> None:
     assert run.replay.claimed_entries[1][-1].logprob == IMPOSSIBLE
 
 
+@pytest.mark.parametrize("token", [-1, 2**31, 10**30])
+async def test_case_46_ids_of_no_vocabulary_never_reach_a_plain_server(token: int) -> None:
+    claim = await record()
+    engine = FakeEngine(plugin=False)
+    bad = claim.model_copy(update={"output_ids": (token, *(claim.output_ids or ())[1:])})
+    with pytest.raises(ReplayError, match="output token 0") as caught:
+        await replay(engine, bad)
+    assert caught.value.blame == "claim"
+    assert engine.requests == []
+
+
 @pytest.mark.parametrize(("id_", "blame"), [(600, "claim"), (500, "validator")])
 async def test_case_46_a_plain_server_names_the_id_that_no_vocabulary_has(
     id_: int, blame: str

@@ -100,15 +100,16 @@ def check_limits(claim: Claim, server: ServerIdentity, request: ReplayRequest) -
     Ids outside the vocabulary are the executor's doing. A context or a top-k limit that is too
     small is the validator's, and must not be mistaken for it.
     """
-    if server.vocab_size is not None and claim.output_ids is not None:
-        for index, token in enumerate(claim.output_ids):
-            if not 0 <= token < server.vocab_size:
-                raise ReplayError(
-                    f"output token {index} is id {token}, outside the vocabulary of"
-                    f" {server.vocab_size}: no engine can have sampled it",
-                    blame="claim",
-                    code="malformed",
-                )
+    # A plain server does not tell its vocabulary; no tensor of ids is wider than 32 bits.
+    vocabulary = server.vocab_size or 2**31
+    for index, token in enumerate(claim.output_ids or ()):
+        if not 0 <= token < vocabulary:
+            raise ReplayError(
+                f"output token {index} is id {token}, outside the vocabulary of {vocabulary}:"
+                " no engine can have sampled it",
+                blame="claim",
+                code="malformed",
+            )
     if server.max_logprobs is not None and 0 <= server.max_logprobs < request.k:
         raise ReplayError(
             f"the claim has {request.k} alternatives a position and this server returns at most"
