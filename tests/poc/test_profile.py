@@ -22,6 +22,7 @@ from assay.poc.profile import (
     merge,
     parse_profile,
     set_digest,
+    width_of,
     write_profile,
 )
 
@@ -125,6 +126,10 @@ def test_the_key_takes_what_the_file_says_and_needs_a_model():
     assert key_of(silent, "other").model == "other"
     assert hardware_of(engine("A100")) == "A100"
     layers = {**ENGINE, "n_layers": 30, "hidden_size": 576, "vocab_size": 9}
+    assert width_of(replace(engine("A100"), profile=layers)) == 576
+    for unusable in (11, "576", True, None):
+        one = replace(engine("A100"), profile={"hidden_size": unusable})
+        assert width_of(one) is None
     said = key_of(replace(engine("A100"), profile=layers)).architecture
     assert said == "n_layers 30, hidden_size 576, vocab_size 9"
 

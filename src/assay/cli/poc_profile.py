@@ -24,6 +24,7 @@ from assay.poc.profile import (
     key_of,
     merge,
     parse_profile,
+    width_of,
     write_profile,
 )
 from assay.poc.settings import StatTest, read_profile
@@ -130,14 +131,13 @@ def judge(
         options.claimed_hardware or hardware_of(claimed),
         options.hardware or hardware_of(computed),
     )
-    sizes = (options.hidden_size, computed.hidden_size, computed.profile.get("hidden_size"))
     found = judge_by_profile(
         claimed,
         computed,
         profile,
         key=key,
         hardware=hardware,
-        hidden_size=next((int(size) for size in sizes if size), None),
+        hidden_size=options.hidden_size or width_of(computed) or width_of(claimed),
         alpha=PROFILE_ALPHA if options.alpha is None else options.alpha,
         sampled=options.sampled,
     )

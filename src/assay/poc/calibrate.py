@@ -21,6 +21,7 @@ from assay.poc.profile import (
     VectorKey,
     from_records,
     set_digest,
+    width_of,
 )
 from assay.poc.spread import bulk_and_tail, log_quantiles, sampling_variances
 from assay.poc.statistics import Rows, predicted_vectors, usable_rows
@@ -38,7 +39,7 @@ def calibrate(
     ``hidden_size`` (default: what the files say) adds the shared-mean statistic and the
     zero-knowledge baseline. Raises SettingsError when no two sets make a pair.
     """
-    sizes = [hidden_size if one.hidden_size is None else one.hidden_size for one in sets]
+    sizes = [width_of(one) or hidden_size for one in sets]
     predicted = [
         {} if size is None or len(usable_rows(one)[0]) < 2 else predicted_vectors(one, size)
         for one, size in zip(sets, sizes, strict=True)

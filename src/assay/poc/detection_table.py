@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from assay.poc.constants import MIN_NONCES, PRIOR_DOF, PROFILE_ALPHA, WEIGHTS
-from assay.poc.evaluation import CHEATING_SHARE, COUNT_RULE, Kind, Unit
+from assay.poc.evaluation import CHEATING_SHARE, COUNT_RULE, SIZES, Kind, Unit
 
 _Z = 1.959964
 """97.5 % point of the normal distribution, for 95 % intervals."""
@@ -66,13 +66,16 @@ class Target:
         by_count = rate(_of(units, self.kind, self.n), lambda unit: unit.by_count)
         if found is None or by_count is None:
             return f"| {self.text} | not measured | | |"
-        if self.least is not None:
-            missing = self.least - found.value
-            said = "reached" if missing <= 0 else f"missed by {missing:.2%}"
-        else:
-            excess = found.value - (self.most or 0.0)
-            said = "reached" if excess <= 0 else f"missed by {excess:.2%}"
+        aim = self.most if self.least is None else self.least
+        distance = abs(found.value - (aim or 0.0))
+        said = "reached" if self.reached(found.value) else f"missed by {distance:.2%}"
         return f"| {self.text} | {found.text} | {said} | {by_count.value:.2%} |"
+
+    def reached(self, value: float) -> bool:
+        """Whether a rate of ``value`` keeps the bound."""
+        if self.least is not None and value < self.least:
+            return False
+        return self.most is None or value <= self.most
 
 
 TARGETS = (
@@ -127,6 +130,12 @@ def report(units: Sequence[Unit]) -> str:
             "",
             *_by_basis(units),
             "",
+            "By the kind left out (n = 50):",
+            "",
+            *_by_kind(units),
+            "",
+            _count_on(units, "MiniMax-M2.7"),
+            "",
             "## A profile of the same pair",
             "",
             *_table(units, seen),
@@ -170,6 +179,34 @@ def _by_basis(units: Sequence[Unit]) -> list[str]:
         if found is not None:
             rows.append(f"| {_BASES.get(basis, basis)} | {found.pairs} | {found.text} |")
     return rows
+
+
+def _by_kind(units: Sequence[Unit]) -> list[str]:
+    rows = [
+        "| left out | honest pairs | convicted | cheating pairs | convicted |",
+        "|---|---|---|---|---|",
+    ]
+    honest, cheats = _of(units, "honest", 50), _of(units, "cheat", 50)
+    for kind in sorted({unit.held_out for unit in [*honest, *cheats]}):
+        cells = [kind]
+        for some in (honest, cheats):
+            found = rate((u for u in some if u.held_out == kind), lambda unit: unit.convicted)
+            cells += ["0", "-"] if found is None else [str(found.pairs), found.text]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def _count_on(units: Sequence[Unit], model: str) -> str:
+    """What the count rule does to every honest pair of a model, versions mixed."""
+    texts = []
+    for n in SIZES:
+        some = [*_of(units, "honest", n), *_of(units, "honest, other version", n)]
+        found = rate((u for u in some if u.model == model), lambda unit: unit.by_count)
+        if found is not None:
+            texts.append(f"{found.text} of {found.pairs} pairs at n = {n}")
+    return f"The count rule on all honest pairs of {model}, equal versions or not: " + (
+        ", ".join(texts) + "." if texts else "not measured."
+    )
 
 
 def _worst(units: Sequence[Unit]) -> list[str]:
@@ -218,13 +255,13 @@ labelled sets (78 recordings of four models of three families, not part of this 
 - Profile: convicts when the combined p-value is below {PROFILE_ALPHA}; {MIN_NONCES} nonces at least.
   Weights of the statistics: {_listed(WEIGHTS)}. Degrees of freedom that the
   pooled spread counts for: {_listed(PRIOR_DOF)}.
-- Count rule, on the same draws: {COUNT_RULE.dist_threshold} / {COUNT_RULE.p_mismatch} /
-  {COUNT_RULE.alpha}, which networks set for MiniMax.
+- Count rule, on the same draws: distance {COUNT_RULE.dist_threshold}, rate {COUNT_RULE.p_mismatch},
+  alpha {COUNT_RULE.alpha}, which networks set for MiniMax.
 - A figure is the mean over pairs of the share of their drawn subsets of n nonces. Intervals are Wilson,
   95 %, with a pair as one trial: subsets of one pair share its error. Pairs that share a recording are
   not independent either, so the intervals are still too narrow. *Judged*: subsets in all.
 - A cheating claim names the validator's own configuration. A quarter means {CHEATING_SHARE:.0%} of the
-  nonces.
+  nonces. Honest pairs include those that are equal bit by bit.
 
 ## Targets
 """
@@ -248,7 +285,7 @@ _NOTES = """## What this does not show
 
 - Four cheats only: GPTQ int4, W8A16, AWQ int4, NVFP4. All differ at least twice as far as honest hardware.
   A cheat nearer than that (bfloat16 against fp8 weights, say) has not been measured.
-- No honest pair convicted among so few bounds the rate at the upper end of the interval, not at 0.5 %.
+- So few pairs bound the rate of honest ones convicted by the upper end of the interval, not by 0.5 %.
 - Levels and spreads come from the other hardware alone. The choice of statistics, their weights and the
   degrees of freedom above were made with all sets in view.
 """

@@ -195,6 +195,13 @@ def hardware_of(vectors: ArtifactSet) -> str | None:
     return next((text for name in HARDWARE_NAMES if (text := _text(vectors.profile, name))), None)
 
 
+def width_of(vectors: ArtifactSet) -> int | None:
+    """The model's hidden_size, where the file or the engine's profile in it names one."""
+    said = vectors.profile.get("hidden_size")
+    known = isinstance(said, int) and not isinstance(said, bool) and said >= vectors.challenge.k
+    return vectors.hidden_size or (said if known else None)
+
+
 def set_digest(vectors: ArtifactSet) -> str:
     """Short SHA-256 of the challenge and every vector, whatever their order."""
     digest = hashlib.sha256()

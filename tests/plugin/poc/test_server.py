@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from tests.plugin.poc.fake import Receiver, generate_body, init_body, until
 from tests.support import specs
@@ -20,6 +21,7 @@ from tests.support.server import Server
 from typer.testing import CliRunner
 
 from assay.cli.poc import app as poc_app
+from assay.poc import decode_vector, encode_vector
 
 pytestmark = pytest.mark.engine
 
@@ -208,6 +210,32 @@ def test_the_commands_make_vectors_and_judge_them(server: Server, tmp_path: Path
     verdict = json.loads(forged.output)
     assert (forged.exit_code, verdict["verdict"], verdict["n_total"]) == (2, "fail", 21)
     assert run_poc("compare", str(mine), str(other), "--json").exit_code == 2
+
+
+def test_a_profile_judges_what_the_server_recomputes(server: Server, tmp_path: Path) -> None:
+    """``calibrate`` on this engine and one a little off, then ``validate --profile`` by it."""
+    mine, off, profile = (tmp_path / name for name in ("mine.json", "off.json", "profile.json"))
+    challenge = ["--block-hash", "block", "--public-key", "key", "--seq-len", "16"]
+    made = run_poc(
+        *("generate", "--server", server.url, "-o", str(mine), "--nonces", "0-119", *challenge)
+    )
+    assert made.exit_code == 0, made.output
+    content = json.loads(mine.read_text())
+    content["profile"]["hardware"] = "another kind"
+    rng = np.random.default_rng(0)
+    for artifact in content["artifacts"]:
+        vector = decode_vector(artifact["vector_b64"]) + 0.01 * rng.normal(size=12)
+        artifact["vector_b64"] = encode_vector(vector / np.linalg.norm(vector))
+    off.write_text(json.dumps(content))
+    calibrated = run_poc("calibrate", str(mine), str(off), "-o", str(profile), "--json")
+    assert json.loads(calibrated.output)["new"] == 1
+    arguments = ["--server", server.url, "--profile", str(profile), "--json"]
+    honest = run_poc("validate", str(off), *arguments)
+    body = json.loads(honest.output)
+    assert (honest.exit_code, body["verdict"], body["basis"]) == (0, "pass", "pair")
+    off.write_text(json.dumps({**content, "public_key": "other-key"}))
+    forged = run_poc("validate", str(off), *arguments)
+    assert (forged.exit_code, json.loads(forged.output)["verdict"]) == (2, "fail")
 
 
 async def test_f42_shutdown_ends_mining_waiters_and_the_server(server: Server) -> None:

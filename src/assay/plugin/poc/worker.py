@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import vllm
+from vllm.platforms import current_platform
 
 from assay.plugin.poc.digest import model_digest
 from assay.plugin.poc.forward import Batch, PocForward
@@ -29,6 +30,7 @@ class PocWorker:
         }
         return {
             "engine_version": vllm.__version__,
+            "hardware": current_platform.get_device_name(),
             "runner": runner_name(self.model_runner),
             "dtype": str(model.dtype).removeprefix("torch."),
             "kv_cache_dtype": str(config.cache_config.cache_dtype),
