@@ -139,6 +139,7 @@ def test_a_plain_server_judges_on_the_prefill_path(
     assert verify(FakeEngine(plugin=False), honest, "--path", path, "--json") == 0
     assert {result["path"] for result in last_json(capsys)["results"]} == {"prefill"}
     assert verify(FakeEngine(plugin=False), cheat, "--path", path) == 2
+    assert "4 fail, 0 inconclusive (prefill path)" in capsys.readouterr().out
     stored = read_results(honest.with_suffix(".results.jsonl"))
     assert {r.replay.path for r in stored if r.replay is not None} == {"prefill"}
 

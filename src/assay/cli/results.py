@@ -105,8 +105,10 @@ def print_results(
     console = stdout()
     console.print(table)
     counts = Counter(result.verdict.verdict for result in results)
+    paths = sorted({result.replay.path for result in results if result.replay is not None})
     console.print(
         f"{counts['pass']} pass, {counts['fail']} fail, {counts['inconclusive']} inconclusive"
+        + (f" ({' and '.join(paths)} path)" if paths else "")
     )
 
 
