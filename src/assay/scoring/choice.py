@@ -26,7 +26,6 @@ from assay.scoring.arrays import Bools, Floats
 from assay.scoring.choice_form import Asked, Choice, NoChoice, UnavailableError
 from assay.scoring.constants import (
     CONTESTED_NATS,
-    CONTRADICTION_SLACK,
     TAMPER_NATS,
     TAMPER_NATS_REPLAYED,
 )
@@ -62,7 +61,7 @@ def contested(choice: Choice) -> Bools:
 def contradictions(choice: Choice) -> Bools:
     """[n]: the claim's own numbers and the seed draw another id than the claimed one."""
     with np.errstate(invalid="ignore"):
-        return np.asarray((choice.own > CONTRADICTION_SLACK) | choice.own_cut)
+        return np.asarray((choice.own > choice.slack) | choice.own_cut)
 
 
 def first_outlier(choice: Choice) -> int | None:

@@ -9,6 +9,7 @@ import numpy as np
 from assay.claims.claim import Evidence, Tape
 from assay.scoring.arrays import Bools, Floats
 from assay.scoring.choice_form import PROCESSED, RAW, Asked, Choice, UnavailableError, entropies
+from assay.scoring.constants import CONTRADICTION_SLACK, SHAPED_SLACK
 from assay.scoring.draws import Ints, kept_by, lists_of
 from assay.scoring.signals import first_disagreement
 from assay.scoring.tape import REPEATABLE, tape_name
@@ -82,8 +83,17 @@ def from_evidence(asked: Asked, evidence: Evidence) -> Choice:
         entropy=entropy,
         by_luck=by_luck,
         noise=bool(np.isfinite(noise).any()),
+        slack=SHAPED_SLACK if _shaped(asked) else CONTRADICTION_SLACK,
         assumed=asked.assumed,
     )
+
+
+def _shaped(asked: Asked) -> bool:
+    """Fields that raw log probabilities do not show shape the draw, or may do so."""
+    sampling = asked.sampling
+    if asked.claim.logprobs_mode != RAW:
+        return False
+    return bool(sampling.reshaped) or "repetition_penalty" in sampling.unnamed
 
 
 def _covered(asked: Asked, evidence: Evidence) -> int:

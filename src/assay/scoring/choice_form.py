@@ -10,6 +10,7 @@ import numpy as np
 from assay.claims.claim import Claim, Replay
 from assay.claims.positions import Position
 from assay.scoring.arrays import Bools, Floats
+from assay.scoring.constants import CONTRADICTION_SLACK
 from assay.scoring.draws import Ints, lists_of
 from assay.scoring.sampling import Sampling
 
@@ -45,11 +46,11 @@ class Choice:
     ``own`` [n]: the lead (nats) over the claimed id on the claim's own numbers, at most 0 where
     the claimed id wins, NaN where its list does not say; ``own_cut`` [n]: by its own numbers the
     request's cuts take the claimed id out. ``entropy`` [n] nats of the validator's sampling
-    distribution, NaN without a list. ``by_luck`` [n]: the chance that a draw
-    with other noise comes out as this one. ``noise``: somebody knows the noise of the draws;
-    without it margins are known only where the ids are equal. ``unseen``: at most this many mismatches can be
-    missing, expected over all positions. ``assumed``: what nobody stated; where it is not true,
-    agreement still shows the seed at work and disagreement shows nothing.
+    distribution, NaN without a list. ``by_luck`` [n]: the chance that a draw with other noise
+    comes out as this one. ``noise``: somebody knows the noise of the draws; without it margins are
+    known only where the ids are equal. ``slack``: nats by which ``own`` may be off. ``unseen``: at
+    most this many mismatches can be missing, expected over all positions. ``assumed``: what nobody
+    stated; where it is not true, agreement still shows the seed at work and disagreement nothing.
     """
 
     source: Literal["evidence", "lists"]
@@ -63,6 +64,7 @@ class Choice:
     entropy: Floats
     by_luck: Floats
     noise: bool = True
+    slack: float = CONTRADICTION_SLACK
     unseen: float = 0.0
     assumed: tuple[str, ...] = ()
 
