@@ -113,6 +113,14 @@ def test_an_honest_claim_of_another_runner_or_device_never_fails() -> None:
         assert verdict.channels[1].reason
 
 
+def test_a_seed_of_the_executors_own_is_noted() -> None:
+    claim, replay = honest(1, noise=0.001)
+    for source, noted in (("executor", True), ("client", False), ("beacon", False), (None, False)):
+        verdict = judge(claim.model_copy(update={"seed_source": source}), replay)
+        assert any("chose the seed" in note for note in verdict.notes) == noted
+        assert verdict.verdict == "pass"
+
+
 def test_no_claim_that_says_nothing_about_itself_passes_an_account() -> None:
     verdict = judge(claim_of(positions(48)), replay_of(positions(48)))
     assert outcome(verdict)["account"] == "not_available"

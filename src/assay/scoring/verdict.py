@@ -186,8 +186,14 @@ def _reasons(found: Sequence[Finding]) -> tuple[Reason, ...]:
 
 
 def _notes(claim: Claim, replay: Replay) -> tuple[str, ...]:
-    ours = tuple(f"claim: {warning}" for warning in claim.warnings)
-    return ours + tuple(f"replay: {warning}" for warning in replay.warnings)
+    notes = [f"claim: {warning}" for warning in claim.warnings]
+    notes += [f"replay: {warning}" for warning in replay.warnings]
+    if claim.seed_source == "executor":
+        notes.append(
+            "claim: the executor chose the seed itself and may have tried several; agreement with"
+            " it proves little"
+        )
+    return tuple(notes)
 
 
 def _calibration(reason: str, tested: dict[TestedChannel, Tested]) -> str:
