@@ -105,6 +105,17 @@ class Driver:
         answer = await self.node.http.get(f"{backend.base_url}/seen")
         return list(answer.json())
 
+    async def asked_again(self, backend: Backend, times: int) -> None:
+        """Return when the node has asked a stand-in so often what its proof of compute does."""
+        counts = []
+        for _ in range(int(SOON / 0.05)):
+            answer = await self.node.http.get(f"{backend.base_url}/asked")
+            counts.append(int(answer.json()))
+            if counts[-1] >= counts[0] + times:
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError("the node does not ask any more")
+
 
 @asynccontextmanager
 async def driven(config: NodeConfig) -> AsyncIterator[Driver]:

@@ -46,6 +46,8 @@ class Mood:
     """Completions are never answered; everything else is."""
     gate: bool = False
     """Completions are refused as while mining."""
+    busy_seconds: float = 0
+    """How long a proof-of-compute batch is overdue."""
     stale_gauge: int = 0
     """Requests that the metrics show although there are none."""
     children: int = 0
@@ -60,6 +62,7 @@ class Engine:
     model: str
     tokens: int = 0
     running: int = 0
+    asked: int = 0
     seen: list[dict[str, Any]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -132,9 +135,15 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/metrics":
             self.answer(200, metrics(engine), "text/plain; version=0.0.4")
         elif self.path == "/api/v1/pow/status":
-            self.answer(200, {"status": "GENERATING" if engine.mood.gate else "IDLE"})
+            engine.asked += 1
+            state: dict[str, object] = {"status": "GENERATING" if engine.mood.gate else "IDLE"}
+            if engine.mood.busy_seconds:
+                state |= {"busy": True, "busy_seconds": engine.mood.busy_seconds}
+            self.answer(200, state)
         elif self.path == "/api/v1/pow/versions":
             self.answer(200, {"vllm_version": "0.0.0", "poc_validation_inference": True})
+        elif self.path == "/asked":
+            self.answer(200, engine.asked)
         elif self.path == "/seen":
             self.answer(200, engine.seen)
         else:

@@ -274,6 +274,20 @@ async def test_a_hang_that_the_gauges_do_not_show_is_found_by_the_leases(tmp_pat
             await until(lambda: one.state is BackendState.HUNG)
 
 
+async def test_case_30_a_proof_of_compute_batch_that_never_ends_is_a_hang(tmp_path: Path) -> None:
+    """No request waits then, the gate refuses them; a batch that is merely long is left alone."""
+    config = stand_in_config(tmp_path, backends__count=1, backends__hung_s=120)
+    async with driven(config) as driver:
+        await driver.up()
+        (one,) = driver.backends
+        await driver.tell(one, gate=True, busy_seconds=119)
+        await driver.asked_again(one, 3)
+        assert (one.state, one.generation) == (BackendState.READY, 1)
+        await driver.tell(one, busy_seconds=121)
+        await ready_again(driver, one, 2)
+        assert (one.port, BackendState.HUNG, 1) in driver.changes
+
+
 @pytest.mark.parametrize("mood", [{"stale_gauge": 1}, {"stale_gauge": 1, "gate": True}])
 async def test_case_30_silence_alone_is_no_hang(tmp_path: Path, mood: dict[str, object]) -> None:
     """Case 30: a busy device is no dead one. A gauge that an abort left behind, and a device that

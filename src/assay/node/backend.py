@@ -81,8 +81,9 @@ class BackendProcess(Protocol):
         """Process id of the server, while it runs."""
         ...
 
-    @property
-    def ended(self) -> bool: ...
+    async def server_ended(self) -> None:
+        """Return when the server is gone; children of it may still be ending."""
+        ...
 
     async def wait(self) -> str:
         """Return when the server and all its children are gone, with how it ended, in words."""

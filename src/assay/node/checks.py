@@ -89,6 +89,20 @@ class Checks:
             return None
         return read_work(answer.text)
 
+    async def pow_busy(self) -> float:
+        """Seconds a proof-of-compute batch is overdue on the device (case 30); 0 when none is.
+
+        Its server says "busy" only beyond POC_RPC_TIMEOUT_MS.
+        """
+        answer = await self._get("/api/v1/pow/status")
+        if isinstance(answer, str) or answer.status_code != httpx.codes.OK:
+            return 0.0
+        try:
+            seconds = answer.json().get("busy_seconds", 0.0)
+        except (ValueError, AttributeError):
+            return 0.0
+        return float(seconds) if isinstance(seconds, int | float) else 0.0
+
     async def _get(self, path: str) -> httpx.Response | str:
         try:
             return await self._http.get(

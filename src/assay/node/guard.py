@@ -30,8 +30,13 @@ LOOK_EVERY = 0.05
 
 
 def main(arguments: list[str]) -> int:
-    """``GRACE COMMAND...``: returns the server's exit code, 128 + n when signal n ended it."""
-    grace, command = float(arguments[0]), arguments[1:]
+    """``GRACE TOLD COMMAND...``: returns the server's exit code, 128 + n when signal n ended it.
+
+    ``TOLD`` is a file descriptor that is closed as soon as the server has ended: its children may
+    take a while longer, and no request must go to a server that is gone.
+    """
+    grace, told, command = float(arguments[0]), int(arguments[1]), arguments[2:]
+    os.set_inheritable(told, False)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     wake, wake_in = os.pipe()
     for end in (wake, wake_in):
@@ -43,6 +48,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     server = _start(command)
     code = _watch(server, wake, wanted, grace)
+    os.close(told)
     _end_descendants(0.0 if _kill_now(wanted) else min(LEFT_BEHIND_GRACE, grace))
     return code
 

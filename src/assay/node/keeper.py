@@ -105,8 +105,6 @@ class Keeper:
         await asyncio.sleep(delay)
         while True:
             ending = await self._one_life()
-            if self._restarts.was_ready and not self.settled.is_set():
-                self.settled.set()
             pause = self._restarts.pause(self._clock())
             port = self.backend.port
             if pause is None:
@@ -182,6 +180,9 @@ class Keeper:
             if strikes.lasted(self._clock()) >= settings.unhealthy_restart_s:
                 seconds = strikes.lasted(self._clock())
                 return Ending("unhealthy", f"unhealthy for {seconds:.0f} s: {strikes.last}", False)
+            busy = await self._checks.pow_busy()
+            if busy >= settings.hung_s:
+                return self._hung(f"a proof-of-compute batch has been on it for {busy:.0f} s")
             work = await self._checks.work()
             progress.note(work, self.backend.in_flight, self._clock())
             if progress.suspicious(self._clock()):
@@ -197,7 +198,7 @@ class Keeper:
         patience = max(limit - silent, limit * 0.1)
         probe = asyncio.create_task(self._checks.one_token(self.backend.model or "", patience))
         try:
-            over = asyncio.create_task(process.wait())
+            over = asyncio.create_task(process.server_ended())
             await asyncio.wait({probe, over}, return_when=asyncio.FIRST_COMPLETED)
             over.cancel()
             if not probe.done():
@@ -208,9 +209,12 @@ class Keeper:
         if failure is None:
             progress.proven(self._clock())
             return None
-        words = f"no token for {progress.silent_for(self._clock()):.0f} s with requests waiting"
+        silent = progress.silent_for(self._clock())
+        return self._hung(f"no token for {silent:.0f} s with requests waiting; {failure}")
+
+    def _hung(self, words: str) -> Ending:
         self._pool.move(self.backend, BackendState.HUNG, words)
-        logger.error("backend %d hangs: %s; %s", self.backend.port, words, failure)
+        logger.error("backend %d hangs: %s", self.backend.port, words)
         return Ending("hung", words, False)
 
     def _show_health(self, well: bool, strikes: Strikes) -> None:
@@ -224,7 +228,7 @@ class Keeper:
             logger.warning("backend %d is unhealthy: %s", self.backend.port, reason)
 
     async def _ended_within(self, process: BackendProcess, seconds: float) -> bool:
-        over = asyncio.create_task(process.wait())
+        over = asyncio.create_task(process.server_ended())
         try:
             done, _ = await asyncio.wait({over}, timeout=seconds)
             return bool(done)
@@ -232,6 +236,8 @@ class Keeper:
             over.cancel()
 
     async def _crash(self, process: BackendProcess, when: str) -> Ending:
+        # At once: what is left of it may take seconds to end, and requests must not go there.
+        self._pool.move(self.backend, BackendState.RESTARTING, f"its server ended {when}")
         how = await process.wait()
         return Ending("crashed", f"{how} {when}{_indented(process.log_tail())}")
 

@@ -88,15 +88,18 @@ class Pool:
         await self._news.wait()
 
     def move(self, backend: Backend, state: BackendState, reason: str = "") -> None:
-        """The supervisor's way to set a state. ``starting`` begins a new generation."""
+        """The supervisor's way to set a state. ``starting`` begins a new generation.
+
+        Listeners are not called when only the reason is another one.
+        """
         old, backend.state, backend.reason = backend.state, state, reason
         if state is BackendState.STARTING:
             backend.generation += 1
         if old is not state:
             backend.since = self._clock()
-        change = Change(backend, old, state, backend.generation, reason)
-        for listener in list(self._listeners):
-            listener(change)
+            change = Change(backend, old, state, backend.generation, reason)
+            for listener in list(self._listeners):
+                listener(change)
         self._tell()
 
     def _tell(self) -> None:

@@ -29,38 +29,48 @@ class GuardedLauncher:
         folder = self._settings.log_folder.expanduser()
         log = folder / f"backend-{launch.port}.log"
         grace = self._settings.stop_grace_s
+        told, tells = os.pipe()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if log.exists() and log.stat().st_size > self._settings.log_bytes:
                 log.replace(log.with_suffix(".log.1"))
             with log.open("ab") as output:
                 begin = output.tell()
-                guard = (sys.executable, "-m", "assay.node.guard", str(grace))
+                guard = (sys.executable, "-m", "assay.node.guard", str(grace), str(tells))
                 process = await asyncio.create_subprocess_exec(
                     *(*guard, *launch.command),
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env=dict(launch.environment),
+                    pass_fds=(tells,),
                     start_new_session=True,
                 )
         except OSError as error:
+            os.close(told)
             raise BackendFailureError(
                 f"the backend on port {launch.port} cannot be started: {error}"
             ) from error
-        return GuardedProcess(process, log, begin, grace)
+        finally:
+            os.close(tells)
+        return GuardedProcess(process, log, begin, grace, told)
 
 
 class GuardedProcess:
-    """A backend under its guard. ``begin``: where in the log this run of it begins."""
+    """A backend under its guard.
+
+    ``begin``: where in the log this run of it begins. ``told``: a pipe that ends with the server.
+    """
 
     def __init__(
-        self, guard: asyncio.subprocess.Process, log: Path, begin: int, grace: float
+        self, guard: asyncio.subprocess.Process, log: Path, begin: int, grace: float, told: int
     ) -> None:
         self._guard = guard
         self._log = log
         self._begin = begin
         self._patience = grace + LEFT_BEHIND_GRACE + EXTRA_PATIENCE
+        self._server_over = asyncio.Event()
+        asyncio.get_running_loop().add_reader(told, self._hear, told)
         self._over = asyncio.create_task(self._wait_for_all())
 
     @property
@@ -75,9 +85,8 @@ class GuardedProcess:
             return None
         return int(children[0]) if children else None
 
-    @property
-    def ended(self) -> bool:
-        return self._over.done()
+    async def server_ended(self) -> None:
+        await self._server_over.wait()
 
     async def wait(self) -> str:
         return await asyncio.shield(self._over)
@@ -99,6 +108,12 @@ class GuardedProcess:
         except OSError:
             return ""
         return "\n".join(text.splitlines()[-lines:])
+
+    def _hear(self, told: int) -> None:
+        # Nothing is ever written: readable means that the other end was closed.
+        asyncio.get_running_loop().remove_reader(told)
+        os.close(told)
+        self._server_over.set()
 
     def _signal(self, number: int) -> None:
         # asyncio reaps the guard, and knows its code before the pid can be another process's.
