@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+CASES = (HERE / "v2_cases.py", HERE / "v2_tape_cases.py")
 
 
 def test_the_v2_sampler_cases_pass_under_the_interpreter(cpu_triton: Path) -> None:
     """A process of its own: the interpreter must be chosen before Triton is imported."""
     paths = (str(cpu_triton), str(HERE.parents[1]), os.environ.get("PYTHONPATH"))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "v2_cases.py")],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, CASES)],
         capture_output=True,
         text=True,
         check=False,
