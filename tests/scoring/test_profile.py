@@ -464,6 +464,12 @@ def test_the_profile_of_the_same_conditions_fits() -> None:
     assert "the executor's attention backend" in match.reason
 
 
+def test_the_part_that_fits_is_made_once_for_all_claims() -> None:
+    ours = profile(draws(HONEST, 30, 0))
+    parts = [find_profile([ours], *pair(A)).profile for _ in range(2)]
+    assert parts[0] is parts[1] is not None
+
+
 def test_a_profile_of_another_path_is_refused() -> None:
     """Each path has its own null; a verdict never mixes them."""
     match = find_profile([profile(draws(HONEST, 30, 0))], *pair(A, "prefill"))

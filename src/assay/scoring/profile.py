@@ -165,17 +165,17 @@ class Profile(Frozen):
     def for_pair(self, claim: Claim, replay: Replay, *, allow_unknown: bool = False) -> Match:
         """The part of this profile whose conditions are those of the pair, or why there is none."""
         pair = ProfileKey.of(claim, replay)
-        fitting: list[Group] = []
+        fitting: list[int] = []
         unknown: dict[str, None] = {}
         refusals: list[str] = []
-        for group in self.groups:
+        for index, group in enumerate(self.groups):
             difference = compare_keys(group.key, pair)
             if difference.conflicts:
                 refusals.append("; ".join(difference.conflicts))
             elif difference.gaps and not allow_unknown:
                 refusals.append(f"not known on both sides: {', '.join(difference.gaps)}")
             else:
-                fitting.append(group)
+                fitting.append(index)
                 unknown |= dict.fromkeys((*difference.gaps, *difference.unknown))
         if not fitting:
             # The nearest group: that with the fewest words against it.
@@ -183,8 +183,19 @@ class Profile(Frozen):
         reason = f"profile {self.name} fits"
         if unknown:
             reason += f", unchecked because unknown: {', '.join(unknown)}"
-        part = self._with(groups=tuple(fitting), parent=self.id)
-        return Match(part, reason, tuple(unknown))
+        return Match(self._part(tuple(fitting)), reason, tuple(unknown))
+
+    def _part(self, which: tuple[int, ...]) -> Profile:
+        """This profile with the groups ``which`` alone; the same object each time, so that its nulls are made
+        once for all claims and not for each."""
+        if which not in self._parts:
+            groups = tuple(self.groups[index] for index in which)
+            self._parts[which] = self._with(groups=groups, parent=self.id)
+        return self._parts[which]
+
+    @cached_property
+    def _parts(self) -> dict[tuple[int, ...], Profile]:
+        return {}
 
     def _with(self, **changes: Any) -> Profile:
         """A changed copy, made anew: copying would carry the cached nulls and id along."""
