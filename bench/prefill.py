@@ -36,6 +36,7 @@ from assay.store.result import VerifyResult
 ROOT = Path(__file__).resolve().parent.parent
 RATIO_TARGET = 0.4
 CLIENT_TARGET_S = 0.05
+PASSES = 3
 SUBJECTS = ("a river", "bread", "the moon", "a bridge", "glass", "an orchestra", "salt", "a port")
 TASKS = ("Explain", "Tell a story about", "List what to know about", "Describe the making of")
 
@@ -114,14 +115,17 @@ async def verified(
 async def client_share(
     kept: Kept, identity: ServerIdentity, claims: Sequence[Claim], options: VerifyOptions
 ) -> float:
-    """Processor seconds a claim of everything but the engine and the network."""
+    """Processor seconds a claim of everything but the engine and the network; the least of
+    ``PASSES``, since a processor shared with others works slower."""
     kept.silent = True
-    started = time.process_time()
-    for claim in claims:
-        await verify_one(kept, identity, claim, options)
-    seconds = (time.process_time() - started) / len(claims)
+    passes = []
+    for _ in range(PASSES):
+        started = time.process_time()
+        for claim in claims:
+            await verify_one(kept, identity, claim, options)
+        passes.append((time.process_time() - started) / len(claims))
     kept.silent = False
-    return seconds
+    return min(passes)
 
 
 async def measure(url: str, claims_wanted: int, tokens: int, concurrency: int) -> bool:
