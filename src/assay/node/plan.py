@@ -26,6 +26,11 @@ PARALLEL = {
     "pipeline-parallel-size": "pp",
     "data-parallel-size": "dp",
 }
+QUIET = (
+    "--disable-access-log-for-endpoints",
+    "/health,/metrics,/v1/models,/api/v1/pow/status,/api/v1/pow/versions",
+)
+"""The node's own questions would fill a backend's log. Before the caller's flags: theirs win."""
 NODE_VARIABLES = "ASSAY_NODE_"
 
 
@@ -62,13 +67,13 @@ async def plan(request: UpRequest, settings: Backends) -> list[Planned]:
         backend = Backend(port, settings.host, part, headers)
         own = {"CUDA_VISIBLE_DEVICES": ",".join(part)} if part else {}
         address = ("--host", settings.host, "--port", str(port))
-        command = (*serve, *_arguments(request), *address)
+        command = (*serve, request.model, *QUIET, *_flags(request), *address)
         planned.append(Planned(backend, Launch(port, command, {**environment, **own})))
     return planned
 
 
-def _arguments(request: UpRequest) -> tuple[str, ...]:
-    return (request.model, "--dtype", request.dtype, *request.additional_args)
+def _flags(request: UpRequest) -> tuple[str, ...]:
+    return ("--dtype", request.dtype, *request.additional_args)
 
 
 def _check(request: UpRequest) -> None:
@@ -98,7 +103,9 @@ async def effective_flags(
 
     Asked of the command itself, so that node and command cannot disagree.
     """
-    code, shown, errors = await _output((*serve, "--dry-run", *_arguments(request)), environment)
+    code, shown, errors = await _output(
+        (*serve, "--dry-run", request.model, *_flags(request)), environment
+    )
     if code != 0:
         lines = errors.decode("utf-8", errors="replace").strip().splitlines()
         raise NodeRefusal(400, lines[-1] if lines else "assay serve refused these flags")
