@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 from tests.support.fake_engine import FakeEngine, error
@@ -187,3 +188,22 @@ async def test_case_15_replays_at_once_do_not_mix() -> None:
     for result in results:
         assert result.replay is not None
         assert result.replay.positions == result.claim.positions
+
+
+async def test_a_seed_that_somebody_chose_fails_where_a_beacon_is_demanded() -> None:
+    prompt = PromptLine(1, "chat", {"messages": [{"role": "user", "content": "number 1"}]})
+    engine = FakeEngine()
+    async with client(engine) as http:
+        server = await identify(http)
+        options = RecordOptions(max_tokens=TOKENS, beacon="block 7")
+        drawn = await collect(http, server, [prompt], options)
+        chosen = await collect(http, server, [prompt], replace(options, beacon=None, seed=3))
+    demanded = replace(ONCE, beacon="block 7")
+    assert demanded.digest() != ONCE.digest()
+    (honest,) = await verify(engine, drawn, demanded)
+    assert "chosen_seed" not in [reason.code for reason in honest.verdict.reasons]
+    (ground,) = await verify(engine, chosen, demanded)
+    assert ground.verdict.verdict == "fail"
+    assert "chosen_seed" in [reason.code for reason in ground.verdict.reasons]
+    (unasked,) = await verify(engine, chosen)
+    assert "chosen_seed" not in [reason.code for reason in unasked.verdict.reasons]

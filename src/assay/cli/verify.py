@@ -92,6 +92,14 @@ def verify(
             help="Alternatives a position to ask for on the prefill path, where the claim has fewer.",
         ),
     ] = DEFAULT_PREFILL_TOP,
+    beacon: Annotated[
+        str | None,
+        typer.Option(
+            "--beacon",
+            help="Public random value that every seed must follow from; a seed that does not was"
+            " chosen, and its claim fails (docs/choice.md).",
+        ),
+    ] = None,
     profile: Profiles = None,
     fpr: Fpr = DEFAULT_FPR,
     allow_unknown: AllowUnknown = False,
@@ -130,6 +138,7 @@ def verify(
         profiles=profiles,
         fpr=fpr,
         allow_unknown=allow_unknown,
+        beacon=beacon,
         label=claims_file.stem if label is None else label,
         concurrency=concurrency or settings.concurrency,
         retries=settings.retries,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from assay.claims.claim import Claim
@@ -35,6 +35,8 @@ class VerifyOptions:
     profiles: tuple[Profile, ...] = ()
     fpr: float = DEFAULT_FPR
     allow_unknown: bool = False
+    beacon: str | None = None
+    """Public value that every seed must follow from (``claims.seeds``)."""
     label: str = ""
     concurrency: int = 8
     retries: int = 3
@@ -48,6 +50,7 @@ class VerifyOptions:
         }
         return options_digest(
             (calibrated if self.profiles else {})
+            | ({} if self.beacon is None else {"beacon": self.beacon})
             | {
                 "strict": self.replay.strict,
                 "allow_text": self.replay.allow_text,
@@ -96,7 +99,7 @@ async def verify_one(
     failure: ReplayError | None = None
     try:
         run = await replay_claim(client, server, claim, options.replay, retries=options.retries)
-        known = await fetch_known(client, server, claim)
+        known = replace(await fetch_known(client, server, claim), beacon=options.beacon)
         verdict = _judge(claim, run, known, options)
     except ReplayError as error:
         failure, verdict = error, verdict_without_replay(error)

@@ -34,6 +34,7 @@ WORDS: dict[str, str] = {
     "over_max_tokens": "The answer is longer than the request allowed.",
     "false_finish_reason": "The claim gives a reason for its end that its tokens contradict.",
     "tokens_after_end": "The claim goes on after the model's end token.",
+    "chosen_seed": "The seed does not follow from the beacon: somebody chose it.",
     "prompt_count": "The claim bills another number of prompt tokens than it shows.",
     "claim_rejected_by_engine": "The validator's engine refused the claimed tokens: no engine"
     " produces them.",

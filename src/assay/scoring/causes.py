@@ -44,6 +44,7 @@ ACCOUNT: dict[str, tuple[str, str]] = {
     "prompt_mismatch": ("template", "another prompt was run: system prompt, template or tokenizer"),
     "text_mismatch": ("edited_text", "the text was changed after the tokens were drawn"),
     "tool_call_mismatch": ("edited_text", "the tool calls are not what the tokens say"),
+    "chosen_seed": ("seed", "somebody chose the seed instead of taking the beacon's"),
     "out_of_vocabulary": ("forged_tokens", "tokens were made up: the model does not have them"),
 }
 """Cause of a failed account check, by its code."""

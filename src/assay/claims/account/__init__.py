@@ -19,6 +19,7 @@ from assay.claims.account.counts import (
 from assay.claims.account.ending import end_inside, end_probability, finish_reason
 from assay.claims.account.known import End, Known, with_replay
 from assay.claims.account.prompt import prompt_count, prompt_digest_check, prompt_ids, prompt_render
+from assay.claims.account.seed import beacon_seed
 from assay.claims.account.text import text
 from assay.claims.account.tools import tool_calls
 from assay.claims.claim import Claim
@@ -53,5 +54,9 @@ _CHECKS = (
 
 
 def check_account(claim: Claim, known: Known) -> tuple[Check, ...]:
-    """Every account check, in a fixed order. Pure: what needs a server is in ``known``."""
-    return tuple(check(claim, known) for check in _CHECKS)
+    """Every account check, in a fixed order. Pure: what needs a server is in ``known``.
+
+    The seed is held against a beacon only where the validator demands one.
+    """
+    demanded = () if known.beacon is None else (beacon_seed,)
+    return tuple(check(claim, known) for check in (*_CHECKS, *demanded))

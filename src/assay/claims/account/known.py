@@ -36,6 +36,7 @@ class Known:
     ``rendered_prompt_ids`` is the validator's own rendering of the claim's messages or text;
     ``same_template`` is true where the executor's server was seen to render as the validator's
     does. ``decoded_output`` is what ``text.decodable_ids`` decode to, special tokens spelled out.
+    ``beacon`` is the public value that every seed must follow from, where the validator demands it.
     ``missing`` says, by field name, why one is ``None``.
     """
 
@@ -47,6 +48,7 @@ class Known:
     rendered_prompt_ids: tuple[int, ...] | None = None
     same_template: bool = False
     decoded_output: str | None = None
+    beacon: str | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def why_not(self, name: str, default: str) -> str:
