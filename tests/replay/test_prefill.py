@@ -5,55 +5,29 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pytest
+from tests.replay.prefills import (
+    AUTO,
+    CHAT,
+    IDS,
+    TEXT,
+    client,
+    decoded,
+    record,
+    replay,
+    with_request,
+)
 from tests.support.fake_engine import VOCABULARY, Answer, FakeEngine, error, reply
 
-from assay.claims.claim import Claim, Prompt
+from assay.claims.claim import Prompt
 from assay.claims.positions import IMPOSSIBLE, TopEntry
 from assay.errors import ReplayError
 from assay.replay import prefill
-from assay.replay.client import HttpEngineClient
-from assay.replay.decode import ReplayRun, replay_by_decode
 from assay.replay.identity import identify
 from assay.replay.paths import replay_claim
 from assay.replay.prefill_fits import NOT_AVAILABLE
 from assay.replay.prompts import PromptLine
-from assay.replay.record import RecordOptions, record_one
 from assay.replay.request import ReplayOptions
-from assay.settings import ClientSettings
-
-CHAT = PromptLine(1, "chat", {"messages": [{"role": "user", "content": "hi"}]})
-TEXT = PromptLine(1, "completions", {"prompt": "hi"})
-IDS = PromptLine(1, "completions", {"prompt": [10, 11, 12]})
-PREFILL = ReplayOptions(path="prefill")
-AUTO = ReplayOptions(path="auto")
-PENALTIES = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
-PLAIN = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0, **PENALTIES}
-
-
-def client(engine: FakeEngine) -> HttpEngineClient:
-    return HttpEngineClient("http://engine", ClientSettings(), transport=engine.transport)
-
-
-async def record(prompt: PromptLine = CHAT, engine: FakeEngine | None = None) -> Claim:
-    async with client(engine or FakeEngine()) as http:
-        server = await identify(http)
-        return await record_one(http, server, prompt, RecordOptions(max_tokens=6, seed=3))
-
-
-async def replay(engine: FakeEngine, claim: Claim, options: ReplayOptions = PREFILL) -> ReplayRun:
-    async with client(engine) as http:
-        return await replay_claim(http, await identify(http), claim, options)
-
-
-async def decoded(engine: FakeEngine, claim: Claim) -> ReplayRun:
-    async with client(engine) as http:
-        return await replay_by_decode(http, await identify(http), claim)
-
-
-def with_request(claim: Claim, **fields: Any) -> Claim:
-    return claim.model_copy(update={"request": claim.request | fields})
 
 
 @pytest.mark.parametrize("prompt", [CHAT, TEXT, IDS], ids=["chat", "text", "ids"])
@@ -189,147 +163,6 @@ async def test_a_server_without_tokenize_renders_by_the_chat_route() -> None:
     claim = await record()
     run = await replay(FakeEngine(plugin=False, tokenize=False), claim)
     assert run.replay.positions == claim.positions
-
-
-GRAMMARS: list[dict[str, Any]] = [
-    {"response_format": {"type": "json_object"}},
-    {"structured_outputs": {"regex": "a+"}},
-    {"tools": [{"type": "function"}], "tool_choice": "required"},
-    {"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]},
-    {"guided_json": {}, "guided_regex": "a"},
-]
-
-
-@pytest.mark.parametrize("fields", GRAMMARS)
-async def test_a_grammar_shapes_raw_numbers_and_cannot_be_prefilled(
-    fields: dict[str, Any],
-) -> None:
-    claim = with_request(await record(), **fields)
-    engine = FakeEngine()
-    with pytest.raises(ReplayError, match="grammar") as caught:
-        await replay(engine, claim)
-    assert (caught.value.blame, caught.value.code) == ("validator", NOT_AVAILABLE)
-    assert engine.requests == []
-    run = await replay(engine, claim, AUTO)
-    assert run.replay.path == "decode"
-    assert run.notes[0].code == "path_decode"
-    assert "grammar" in run.notes[0].message
-    with pytest.raises(ReplayError, match="grammar"):
-        await replay(FakeEngine(plugin=False), claim, AUTO)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"response_format": {"type": "text"}},
-        {"tools": [{"type": "function"}], "tool_choice": "none"},
-        {"tools": [{"type": "function"}]},
-        {"logit_bias": {"5": 3.0}, "bad_words": ["x"], "presence_penalty": 1.0},
-    ],
-)
-async def test_raw_numbers_that_nothing_shaped_are_prefilled(fields: dict[str, Any]) -> None:
-    claim = with_request(await record(), **fields)
-    assert (await replay(FakeEngine(), claim, AUTO)).replay.path == "prefill"
-
-
-async def test_pictures_and_embeddings_are_not_prefilled() -> None:
-    claim = await record()
-    image = {"type": "image_url", "image_url": {"url": "data:,"}}
-    messages = [{"role": "user", "content": [{"type": "text", "text": "what"}, image]}]
-    with pytest.raises(ReplayError, match="image_url"):
-        await replay(FakeEngine(), with_request(claim, messages=messages))
-    text = await record(TEXT)
-    with pytest.raises(ReplayError, match="embeddings"):
-        await replay(FakeEngine(), with_request(text, prompt_embeds="AAAA"))
-    with pytest.raises(ReplayError, match="several prompts"):
-        await replay(FakeEngine(), with_request(text, prompt=["a", "b"]))
-
-
-def processed(claim: Claim, **fields: Any) -> Claim:
-    named = claim.model_copy(update={"logprobs_mode": "processed_logprobs"})
-    return with_request(named, **fields)
-
-
-async def test_processed_claims_are_decoded_unless_nothing_processes_them() -> None:
-    claim = await record()
-    run = await replay(FakeEngine(), processed(claim, **PLAIN))
-    assert run.replay.logprobs_mode == "processed_logprobs"
-    assert [note.code for note in run.notes] == ["processed_is_raw"]
-    greedy = processed(claim, temperature=0, top_p=0.5, **PENALTIES)
-    assert (await replay(FakeEngine(), greedy)).replay.path == "prefill"
-    for fields in (
-        {},
-        PLAIN | {"top_p": 0.9},
-        PLAIN | {"logit_bias": {"5": 1}},
-        {"temperature": 0},
-    ):
-        shaped = processed(claim, **fields)
-        with pytest.raises(ReplayError, match=r"processed mode|at each of 6") as caught:
-            await replay(FakeEngine(), shaped)
-        assert caught.value.code == NOT_AVAILABLE
-    chosen = await replay(FakeEngine(), processed(claim, top_p=0.9), AUTO)
-    assert chosen.replay.path == "decode"
-    assert "processed mode" in chosen.notes[0].message
-    known = FakeEngine(defaults={"top_p": 0.9})
-    with pytest.raises(ReplayError, match="top_p"):
-        await replay(known, processed(claim))
-    assert (await replay(FakeEngine(defaults={}), processed(claim))).replay.path == "prefill"
-
-
-async def test_few_kept_ids_are_processed_on_the_client() -> None:
-    """Against the definition, written out for one position: temperature, then min-p, then top-k,
-    then top-p, then the logarithm of what each has of the rest."""
-    claim = await record()
-    fields = PLAIN | {"temperature": 3.0, "top_k": 6, "top_p": 0.8, "min_p": 0.05}
-    for engine in (FakeEngine(), FakeEngine(plugin=False)):
-        run = await replay(engine, processed(claim, **fields))
-        assert run.replay.logprobs_mode == "processed_logprobs"
-        assert [note.code for note in run.notes] == ["processed_here"]
-        positions = run.replay.positions or ()
-        context = list(claim.prompt.token_ids or ())
-        for token, position in zip(claim.output_ids or (), positions, strict=True):
-            row = engine.logprobs(context) / 3.0
-            order = np.argsort(-row, kind="stable")[:6]
-            order = order[row[order] >= row[order[0]] + np.log(0.05)]
-            chances = np.exp(row[order]) / np.exp(row[order]).sum()
-            kept = order[np.cumsum(chances) - chances < 0.8]
-            final = dict(
-                zip(kept.tolist(), row[kept] - np.log(np.exp(row[kept]).sum()), strict=True)
-            )
-            assert position.logprob == pytest.approx(final.get(token, IMPOSSIBLE))
-            for entry in position.top:
-                assert entry.logprob == pytest.approx(final.get(int(entry.key), IMPOSSIBLE))
-            assert len(position.top) == 5
-            context.append(token)
-    assert any(position.effective_k < 5 for position in positions)
-
-
-async def test_a_plain_server_that_lists_too_few_ids_to_process_is_the_validators() -> None:
-    claim = processed(await record(), **(PLAIN | {"temperature": 0.7, "top_k": 12}))
-    engine = FakeEngine(plugin=False, max_logprobs=12)
-    assert (await replay(engine, claim)).replay.path == "prefill"
-    assert [body["prompt_logprobs"] for body in engine.requests] == [20, 12]
-    with pytest.raises(ReplayError, match="greater than max") as caught:
-        await replay(FakeEngine(plugin=False, max_logprobs=11), claim)
-    assert caught.value.code == "request_refused"
-
-
-async def test_case_53_a_mode_that_nobody_names_is_only_inferred() -> None:
-    claim = (await record()).model_copy(update={"logprobs_mode": None})
-    run = await replay(FakeEngine(), claim)
-    assert (run.replay.logprobs_mode, run.replay.mode_source) == ("raw_logprobs", "inferred")
-    assert "mode_not_named" in [note.code for note in run.notes]
-    sure = await replay(FakeEngine(), with_request(claim, **PLAIN))
-    assert (sure.replay.mode_source, sure.notes) == ("explicit", ())
-
-
-async def test_text_claims_are_not_prefilled() -> None:
-    claim = (await record()).model_copy(update={"output_ids": None})
-    options = ReplayOptions(path="prefill", allow_text=True)
-    with pytest.raises(ReplayError, match="only ids"):
-        await replay(FakeEngine(), claim, options)
-    auto = ReplayOptions(path="auto", allow_text=True)
-    assert (await replay(FakeEngine(), claim, auto)).replay.path == "decode"
 
 
 async def test_a_context_that_the_answer_fills_is_decoded() -> None:
