@@ -157,6 +157,23 @@ def test_a_cheat_fails_by_a_p_value_where_no_fixed_rule_would(path: str) -> None
     assert verdict.causes
 
 
+def test_one_far_position_is_named_by_its_p_value() -> None:
+    logits = WORLD.engine(HARDWARE)
+    logits[33] = WORLD.engine(4.0, 3)[33]
+    claim, replay = pair(WORLD, logits)
+    verdict = judge(claim, replay, profile=profile(), fpr=0.01)
+    assert verdict.verdict == "fail"
+    assert verdict.channels[0].code == "value_too_far"
+    assert verdict.channels[0].position == verdict.reasons[0].position == 33
+    # At a rate that the channel reaches and all channels together do not.
+    p = verdict.channels[0].p_value
+    assert p is not None
+    near = judge(claim, replay, profile=profile(), fpr=1.5 * p)
+    assert near.verdict == "inconclusive"
+    assert near.reasons[0].code == "unusual"
+    assert "over all channels" in near.reasons[0].message
+
+
 def test_a_slightly_other_temperature_fails_by_the_choice_alone() -> None:
     world = dataclasses.replace(WORLD, n=256)
     tokens = tokens_of(world.engine(HARDWARE), dataclasses.replace(world, temperature=0.7))

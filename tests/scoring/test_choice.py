@@ -389,15 +389,26 @@ def test_defaults_that_a_server_states_are_applied() -> None:
 
 
 def test_an_old_plugin_sends_no_noise() -> None:
-    """Mismatches only: margins are missing, the channel still judges."""
+    """Mismatches only: margins are missing, and so is the tape, so nothing counts against anybody."""
+    world = World()
+    tokens = tokens_of(world.engine(0), dataclasses.replace(world, seed=8))
+    for claimed, fails in ((tokens, True), (tokens_of(world.engine(0), world), False)):
+        claim = claim_by(world, world.engine(0), tokens=claimed)
+        replay = decode_replay(world, claim, world.engine(0), noise=False, tape=None)
+        choice = measured(claim, replay)
+        assert choice.noise is False
+        assert np.isnan(choice.margin[choice.mismatch]).all()
+        assert choice.mismatch.any() == fails
+        assert choice_result(choice, {}).outcome == ("not_available" if fails else "pass")
+        assert "does not say" in choice.assumed[0]
+
+
+def test_noise_is_not_needed_where_the_tape_is_known() -> None:
     world = World()
     tokens = tokens_of(world.engine(0), dataclasses.replace(world, seed=8))
     claim = claim_by(world, world.engine(0), tokens=tokens)
-    replay = decode_replay(world, claim, world.engine(0), noise=False, tape=None)
-    choice = measured(claim, replay)
-    assert not choice.noise
-    assert np.isnan(choice.margin[choice.mismatch]).all()
-    assert choice_result(choice, {}).code == "choice_mismatch"
+    replay = decode_replay(world, claim, world.engine(0), noise=False)
+    assert choice_result(measured(claim, replay), {}).code == "choice_mismatch"
 
 
 def test_positions_after_a_grammar_conflict_are_left_out() -> None:

@@ -64,7 +64,16 @@ def value_result(
         p_value=tested.p_value,
         p_low=tested.p_low,
         statistics=statistics,
+        position=_peak(look, tested) if code == TOO_FAR else None,
     )
+
+
+def _peak(look: ValueLook, tested: Tested) -> int | None:
+    """The farthest position, where it alone is what honest claims hardly ever show."""
+    peak, mean = (tested.parts.get(f"p_value_{name}", 1.0) for name in ("peak", "distance"))
+    listed: tuple[float | None, ...] = look.fields.get("distances", ())
+    known = [(distance, place) for place, distance in enumerate(listed) if distance is not None]
+    return max(known)[1] if known and peak < mean else None
 
 
 def _fails(tested: Tested, fpr: float) -> bool:

@@ -30,7 +30,10 @@ def assumptions(asked: Asked, evidence: Evidence) -> tuple[str, ...]:
             f" own was taken: {name}",
         )
     if mine is None:
-        mine = Tape(runner=evidence.runner, fp64=theirs.fp64)
+        if evidence.runner != theirs.runner:
+            mine = Tape(runner=evidence.runner)
+        else:
+            return ("the validator's server does not say by which noise it drew",)
     if (mine.runner, mine.generation, mine.fp64) != (theirs.runner, theirs.generation, theirs.fp64):
         raise UnavailableError(
             "other_tape",

@@ -167,9 +167,13 @@ def _rejected(channels: Sequence[ChannelResult], together: Combined) -> list[Fin
     rejected = {test.channel for test in together.tests_failed}
     found = []
     for channel in channels:
-        if channel.outcome == "fail" and (channel.p_value is not None or channel.p_low is not None):
-            effect: find.Effect = "fail" if channel.name in rejected else "hold"
-            found.append(finding(effect, channel.code, channel.reason, channel.position))
+        if channel.outcome != "fail" or (channel.p_value is None and channel.p_low is None):
+            continue
+        if channel.name in rejected:
+            found.append(finding("fail", channel.code, channel.reason, channel.position))
+        else:
+            reason = f"{channel.reason}; not enough for the stated rate over all channels"
+            found.append(finding("hold", UNUSUAL, reason, channel.position))
     return found
 
 
