@@ -17,7 +17,7 @@ from assay.plugin import select, tape
 from assay.plugin.evidence import EvidenceStore
 from assay.plugin.rows import StepPlan
 from assay.plugin.sampler_v1 import AssaySamplerV1
-from assay.plugin.tape_v1 import splitmix_noise
+from assay.plugin.tape_v1 import SequentialTape, splitmix_noise
 
 BATCH = 6
 MODES = {
@@ -103,6 +103,20 @@ def test_a_whole_v1_step_adds_none_to_what_stock_does(
 
     assert count(step(True)) - count(step(False)) == {}
     assert len(samplers[True].assay_evidence) > 0
+
+
+@pytest.mark.parametrize("tape", [SequentialTape(1, True), SequentialTape(1, False)])
+def test_the_noise_that_v1_draws_again_on_a_device_holds_no_sync(tape: SequentialTape) -> None:
+    """The road of accelerators: one launch a seeded row, as stock code's own, and no read."""
+    generators = {row: torch.Generator().manual_seed(row) for row in (1, 3, 4)}
+    ids = torch.tensor([[1, 2], [3, 4]])
+
+    def run() -> None:
+        noise = tape.noise(tape.copies(generators, (1, 4)), ids, VOCAB)
+        assert noise is not None
+        assert noise.shape == (2, 2)
+
+    assert count(run) == {}
 
 
 def test_an_ordinary_v1_step_adds_no_operation_at_all() -> None:
