@@ -12,6 +12,7 @@ from assay.attacks import constants
 from assay.attacks.catalogue import Run
 from assay.attacks.prompts import question
 from assay.claims.claim import Claim
+from assay.claims.digest import prompt_digest
 from assay.replay.client import EngineClient
 from assay.replay.identity import identify
 from assay.replay.prompts import PromptLine
@@ -31,6 +32,7 @@ def asked(run: Run, index: int, tokens: int, fields: Mapping[str, Any]) -> Promp
         "temperature": constants.TEMPERATURE,
         "top_k": constants.TOP_K,
         "top_p": constants.TOP_P,
+        **constants.NEUTRAL,
         "seed": run.first_seed + index,
         "top_logprobs": constants.TOP_LOGPROBS,
         "logprobs_mode": run.mode,
@@ -105,6 +107,10 @@ async def _without_system(client: EngineClient, claim: Claim) -> Claim:
     if usage.total_tokens is not None and usage.completion_tokens is not None:
         usage = usage.model_copy(update={"total_tokens": len(ids) + usage.completion_tokens})
     prompt = claim.prompt.model_copy(
-        update={"token_ids": ids, "messages": tuple(claim.request["messages"])}
+        update={
+            "token_ids": ids,
+            "digest": prompt_digest(ids),
+            "messages": tuple(claim.request["messages"]),
+        }
     )
     return claim.model_copy(update={"prompt": prompt, "usage": usage})

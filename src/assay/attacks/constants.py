@@ -12,6 +12,9 @@ TEMPERATURE: Final = 1.0
 TOP_K: Final = 50
 TOP_P: Final = 0.95
 """The sampling the published figures were measured with (spec replay, section 5)."""
+NEUTRAL: Final = {"min_p": 0.0, "repetition_penalty": 1.0}
+"""Named although they change nothing: what a request leaves open, a server's generation config may
+set, and a replay by one forward then cannot say what was drawn (``scoring/choice_lists.py``)."""
 TOP_LOGPROBS: Final = 5
 """Alternatives a position, what the networks that use this protocol ask for."""
 

@@ -160,6 +160,7 @@ def _vectors(rows: Sequence[VectorRow]) -> str:
             _figure(row.mean_distance),
             row.mismatches.text(),
             row.verdict,
+            _by_profile(row),
             _figure(row.unexplained),
             _figure(row.porosity) + (" (searched)" if row.porous else ""),
         )
@@ -171,6 +172,7 @@ def _vectors(rows: Sequence[VectorRow]) -> str:
         "mean distance",
         f"beyond {NETWORK.dist_threshold:g}",
         "count rule",
+        "by profile",
         "unexplained share",
         "porosity",
     )
@@ -180,12 +182,21 @@ def _vectors(rows: Sequence[VectorRow]) -> str:
             f"{NONCES} nonces of {SEQ_LEN} positions, recomputed by the real model in other"
             " batches. The count rule is the networks' default"
             f" ({NETWORK.dist_threshold:g} / {NETWORK.p_mismatch:g} / {NETWORK.alpha:g}), not"
-            " calibrated for this model. The unexplained share is 0 for equal vectors and 1 for a"
+            " calibrated for this model. `by profile` judges the odd nonces with a profile of the"
+            " even ones of two honest engines, float32 and bfloat16, as vectors of a bfloat16"
+            " engine. The unexplained share is 0 for equal vectors and 1 for a"
             " guess made without the model. Porosity is the span of the nonces over their number;"
             f" above {POROUS:g} they were searched for.",
             _grid(head, lines),
         ]
     )
+
+
+def _by_profile(row: VectorRow) -> str:
+    verdict = row.by_profile
+    if verdict is None:
+        return "-"
+    return verdict.verdict + ("" if verdict.p_value is None else f" (p {verdict.p_value:.1g})")
 
 
 def _others(page: Page) -> str:

@@ -13,10 +13,10 @@ from assay.attacks.page import Page
 from assay.attacks.pairs import Pair, pairs
 from assay.attacks.produce import Amount
 from assay.attacks.prompts import QUESTIONS
-from assay.attacks.split import calibrates, index_of, profile_of
+from assay.attacks.split import calibrates, index_of, large_enough, profile_of
 from assay.attacks.table import Condition, Judging, Outcome, Row, condition, outcome, row
 from assay.attacks.targets import TARGETS
-from assay.attacks.vector_table import VectorRow, vector_row
+from assay.attacks.vector_table import VectorRow, honest_profile, vector_row
 from assay.attacks.vectors import VECTOR_ATTACKS
 from assay.claims.account import Known
 from assay.claims.claim import LogprobsMode
@@ -89,7 +89,11 @@ def _judging(
         if not honest:
             continue
         name = f"attacks-{path}-{mode.removesuffix('_logprobs')}"
-        profile = profile_of(name, honest, known)
+        enough = large_enough(honest)
+        if not enough:
+            judging[mode] = Judging(None, fpr, known)
+            continue
+        profile = profile_of(name, enough, known)
         judging[mode] = Judging(profile, fpr, known)
         for attack in ATTACKS:
             if attack.base.mode == mode and found[attack.name]:
@@ -149,10 +153,15 @@ def _describe(run: str) -> str:
 
 def _vector_rows(kit: Kit) -> list[VectorRow]:
     rows = []
+    other = "poc-honest-bfloat16"
+    profile = None
+    if kit.vectors.has(COMPUTED) and kit.vectors.has(other):
+        profile = honest_profile(kit.vectors.read(COMPUTED), kit.vectors.read(other))
     for attack in VECTOR_ATTACKS:
         held = f"{attack.name}-computed" if attack.trick in ("mean", "search") else COMPUTED
         if kit.vectors.has(attack.name) and kit.vectors.has(held):
-            rows.append(vector_row(attack, kit.vectors.read(attack.name), kit.vectors.read(held)))
+            claimed, computed = kit.vectors.read(attack.name), kit.vectors.read(held)
+            rows.append(vector_row(attack, claimed, computed, profile))
     return rows
 
 
@@ -201,4 +210,5 @@ def _vector_json(one: VectorRow) -> dict[str, Any]:
         "verdict": one.verdict,
         "unexplained": one.unexplained,
         "porosity": one.porosity,
+        "by_profile": None if one.by_profile is None else one.by_profile.verdict,
     }

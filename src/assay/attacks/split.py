@@ -8,7 +8,9 @@ from assay.attacks.pairs import Pair
 from assay.attacks.prompts import QUESTIONS
 from assay.claims.account import Known
 from assay.scoring.calibrate import HonestRun, make_profile
+from assay.scoring.constants import MIN_CALIBRATION_CLAIMS
 from assay.scoring.profile import Profile
+from assay.scoring.profile_key import ProfileKey
 from assay.scoring.verdict import judge
 
 
@@ -24,6 +26,16 @@ def calibrates(pair: Pair) -> bool:
     and other languages in equal parts.
     """
     return index_of(pair) % len(QUESTIONS) // 2 % 2 == 0
+
+
+def large_enough(honest: Sequence[Pair]) -> list[Pair]:
+    """The pairs whose conditions have as many claims as a profile needs; claims under other
+    conditions are then judged by the published thresholds, and their verdicts say so."""
+    groups: dict[ProfileKey, list[Pair]] = {}
+    for pair in honest:
+        groups.setdefault(ProfileKey.of(pair.claim, pair.replay), []).append(pair)
+    kept = (group for group in groups.values() if len(group) >= MIN_CALIBRATION_CLAIMS)
+    return [pair for group in kept for pair in group]
 
 
 def profile_of(name: str, honest: Sequence[Pair], known: Known) -> Profile:
