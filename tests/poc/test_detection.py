@@ -85,7 +85,7 @@ def test_nothing_of_the_hardware_left_out_is_in_the_profile(made_up):
 
 
 def test_every_pair_is_judged_once_for_every_kind_it_touches(made_up):
-    units = evaluate(made_up, draws=5)
+    units, _ = evaluate(made_up, draws=5)
     honest = [unit for unit in _of(units, "honest", 50) if "A100-fp8" in unit.name]
     assert sorted((unit.held_out, unit.name.count("A100")) for unit in honest) == [
         ("a100", 1),
@@ -104,7 +104,7 @@ def test_the_page_of_a_small_folder_has_every_target_and_spares_the_honest(made_
     page = capsys.readouterr().out
     assert all(f"| {target.text} | " in page for target in TARGETS)
     assert f"| {TARGETS[0].text} | 0.00% (0.0% to " in page
-    assert page == report(evaluate(made_up, 10))
+    assert page == report(*evaluate(made_up, 10))
 
 
 def test_a_folder_without_labels_is_an_error(tmp_path, capsys):
@@ -112,8 +112,18 @@ def test_a_folder_without_labels_is_an_error(tmp_path, capsys):
     assert "labels.csv" in capsys.readouterr().err
 
 
+def test_a_lighter_weight_of_the_pooled_spread_convicts_no_more(made_up):
+    units, others = evaluate(made_up, draws=5)
+    convicted = [
+        sum(unit.convicted for unit in _of(some, "cheat", 50))
+        for some in (others[4.0], units, others[20.0])
+    ]
+    assert convicted == sorted(convicted)
+    assert {unit.kind for unit in others[4.0]} == {"honest", "cheat"}
+
+
 def test_a_rate_counts_pairs_and_not_draws(made_up):
-    units = evaluate(made_up, draws=5)
+    units, _ = evaluate(made_up, draws=5)
     found = rate(_of(units, "honest", 50), lambda unit: unit.convicted)
     assert (found.pairs, found.units) == (6, 12)
     low, high = found.interval
@@ -169,7 +179,7 @@ def test_the_page_says_what_the_published_sets_say(published):
         found = rate(_of(units, target.kind, target.n), lambda unit: unit.convicted)
         assert 100 * found.value == pytest.approx(float(row[1]), abs=2), target.text
         assert row[2] == ("reached" if target.reached(float(row[1]) / 100) else "missed")
-    head = report([]).split("| target |")[0]
+    head = report([], {}).split("| target |")[0]
     assert page.startswith(head), (
         "run: python -m assay.poc.detection FOLDER > docs/poc-detection.md"
     )

@@ -14,11 +14,18 @@ from assay.poc.detection_table import report
 from assay.poc.evaluation import DRAWS, Evaluation, Unit
 from assay.poc.table import read_labelled_sets
 
+OTHER_DOF = (4.0, 20.0)
+"""Weights of the pooled spread that the page tries beside the one in use."""
 
-def evaluate(folder: Path, draws: int = DRAWS) -> list[Unit]:
-    """Every unit of the evaluation. Raises ClaimError when the folder cannot be read."""
+
+def evaluate(folder: Path, draws: int = DRAWS) -> tuple[list[Unit], dict[float, list[Unit]]]:
+    """Every unit of the evaluation; and the honest and cheating ones for each of OTHER_DOF.
+
+    Raises ClaimError when the folder cannot be read.
+    """
     work = Evaluation(read_labelled_sets(folder), draws)
-    return [*work.unseen(), *work.seen()]
+    others = {dof: list(work.unseen_with(dof)) for dof in OTHER_DOF}
+    return [*work.unseen(), *work.seen()], others
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--draws", type=int, default=DRAWS, help="subsets of nonces a pair")
     given = parser.parse_args(arguments)
     try:
-        print(report(evaluate(given.folder, given.draws)), end="")
+        print(report(*evaluate(given.folder, given.draws)), end="")
     except AssayError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

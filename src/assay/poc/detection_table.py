@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from assay.poc.constants import MIN_NONCES, PRIOR_DOF, PROFILE_ALPHA, WEIGHTS
-from assay.poc.evaluation import CHEATING_SHARE, COUNT_RULE, SIZES, Kind, Unit
+from assay.poc.constants import PRIOR_DOF
+from assay.poc.detection_text import BASES, HEAD, NOTES, SEEN, UNSEEN, WEIGHT
+from assay.poc.evaluation import SIZES, Kind, Unit
 
 _Z = 1.959964
 """97.5 % point of the normal distribution, for 95 % intervals."""
@@ -104,8 +105,8 @@ _NAMES: dict[Kind, str] = {
 }
 
 
-def report(units: Sequence[Unit]) -> str:
-    """The page as Markdown."""
+def report(units: Sequence[Unit], others: Mapping[float, Sequence[Unit]]) -> str:
+    """The page as Markdown. ``others``: units judged with other weights of the pooled spread."""
     unseen: tuple[Kind, ...] = ("honest", "honest, other version", "cheat", "forged", "mixed")
     seen: tuple[Kind, ...] = (
         "honest, same pair",
@@ -115,7 +116,7 @@ def report(units: Sequence[Unit]) -> str:
     )
     return "\n".join(
         [
-            _HEAD,
+            HEAD,
             "| target | profile | | count rule |",
             "|---|---|---|---|",
             *(target.row(units) for target in TARGETS),
@@ -124,7 +125,7 @@ def report(units: Sequence[Unit]) -> str:
             "",
             *_table(units, unseen),
             "",
-            _UNSEEN,
+            UNSEEN,
             "",
             "What the nulls rested on (other weights, n = 50):",
             "",
@@ -140,11 +141,15 @@ def report(units: Sequence[Unit]) -> str:
             "",
             *_table(units, seen),
             "",
-            _SEEN,
+            SEEN,
             "",
             *_worst(units),
             "",
-            _NOTES,
+            "## How much hangs on the weight of the pooled spread",
+            "",
+            *_sensitivity(units, others),
+            "",
+            NOTES,
         ]
     )
 
@@ -177,7 +182,7 @@ def _by_basis(units: Sequence[Unit]) -> list[str]:
     for basis in sorted({unit.basis for unit in chosen}):
         found = rate((u for u in chosen if u.basis == basis), lambda unit: unit.convicted)
         if found is not None:
-            rows.append(f"| {_BASES.get(basis, basis)} | {found.pairs} | {found.text} |")
+            rows.append(f"| {BASES.get(basis, basis)} | {found.pairs} | {found.text} |")
     return rows
 
 
@@ -209,6 +214,24 @@ def _count_on(units: Sequence[Unit], model: str) -> str:
     )
 
 
+def _sensitivity(units: Sequence[Unit], others: Mapping[float, Sequence[Unit]]) -> list[str]:
+    rows = [
+        "| degrees of freedom | n | honest pairs convicted | cheating pairs caught |",
+        "|---|---|---|---|",
+    ]
+    for dof, some in sorted({**others, PRIOR_DOF["bulk"]: units}.items()):
+        for n in SIZES:
+            cells = []
+            for kind in ("honest", "cheat"):
+                found = rate(
+                    (unit for unit in some if unit.kind == kind and unit.n == n),
+                    lambda unit: unit.convicted,
+                )
+                cells.append("-" if found is None else found.text)
+            rows.append(f"| {dof:g} | {n} | {' | '.join(cells)} |")
+    return [*rows, "", WEIGHT]
+
+
 def _worst(units: Sequence[Unit]) -> list[str]:
     """Pairs for which a quarter of cheating is caught in less than 95 % of draws."""
     found = [
@@ -233,59 +256,3 @@ def _short(name: str) -> str:
 
 def _of(units: Iterable[Unit], kind: Kind, n: int) -> list[Unit]:
     return [unit for unit in units if unit.kind == kind and unit.n == n]
-
-
-_BASES = {
-    "configuration": "other pairs, same configuration",
-    "model": "same model, other configurations",
-    "architecture": "other models of the architecture",
-    "published thresholds": "nothing: published thresholds 0.4 / 0.1 / 0.05",
-}
-
-
-def _listed(numbers: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {number:g}" for name, number in numbers.items())
-
-
-_HEAD = f"""# What a profile for vectors detects
-
-This page is made by `python -m assay.poc.detection FOLDER > docs/poc-detection.md`, FOLDER being the
-labelled sets (78 recordings of four models of three families, not part of this repository).
-
-- Profile: convicts when the combined p-value is below {PROFILE_ALPHA}; {MIN_NONCES} nonces at least.
-  Weights of the statistics: {_listed(WEIGHTS)}. Degrees of freedom that the
-  pooled spread counts for: {_listed(PRIOR_DOF)}.
-- Count rule, on the same draws: distance {COUNT_RULE.dist_threshold}, rate {COUNT_RULE.p_mismatch},
-  alpha {COUNT_RULE.alpha}, which networks set for MiniMax.
-- A figure is the mean over pairs of the share of their drawn subsets of n nonces. Intervals are Wilson,
-  95 %, with a pair as one trial: subsets of one pair share its error. Pairs that share a recording are
-  not independent either, so the intervals are still too narrow. *Judged*: subsets in all.
-- A cheating claim names the validator's own configuration. A quarter means {CHEATING_SHARE:.0%} of the
-  nonces. Honest pairs include those that are equal bit by bit.
-
-## Targets
-"""
-
-_UNSEEN = """For every kind of GPU a profile is made of honest pairs that do not touch it (nor hold vectors
-equal bit by bit to one of its recordings), and all pairs that touch it are judged by that profile.
-
-- *Withheld*: the claim is from another engine version than the recomputation, and would be convicted if it
-  were not. It is reported as a difference of configuration, not as fraud.
-- The forger knows the real vectors of all other nonces of the block and runs no model.
-- A quarter of cheating on hardware the profile has not seen is mostly missed: a few far nonces are also what
-  honest hardware shows (MiniMax 2026-04 on H200 has a third of them). Record the pair."""
-
-_SEEN = """The profile has half of the pair's nonces and is asked about the other half; or it has other
-challenges of the pair. Where a quarter of cheating is missed, the honest recordings themselves are
-mixtures: up to a third of the nonces of MiniMax 2026-04 on H200, and a tenth to a fifth on A100 and
-H100, are as far from other engines as cheating ones are. A newer image of the model (2026-05) does not
-do this, and nothing is missed there. What would close it: an image without the fault, or more nonces."""
-
-_NOTES = """## What this does not show
-
-- Four cheats only: GPTQ int4, W8A16, AWQ int4, NVFP4. All differ at least twice as far as honest hardware.
-  A cheat nearer than that (bfloat16 against fp8 weights, say) has not been measured.
-- So few pairs bound the rate of honest ones convicted by the upper end of the interval, not by 0.5 %.
-- Levels and spreads come from the other hardware alone. The choice of statistics, their weights and the
-  degrees of freedom above were made with all sets in view.
-"""

@@ -8,7 +8,7 @@ half is judged; or it holds other challenges of the pair, and one more is judged
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from assay.poc.calibrate import pair_record
-from assay.poc.constants import PROFILE_ALPHA
+from assay.poc.constants import PRIOR_DOF, PROFILE_ALPHA
 from assay.poc.draws import NonceTerms, count_rule, own_values, p_values, subsets, terms
 from assay.poc.labelled_keys import deployment, hardware_kind, labelled_key, model_name
 from assay.poc.nulls import Nulls, nulls_for
@@ -65,8 +65,14 @@ class Unit:
 class _Judge:
     """A profile, with the nulls it gave already."""
 
-    def __init__(self, held_out: str, records: Iterable[PairRecord]) -> None:
+    def __init__(
+        self,
+        held_out: str,
+        records: Iterable[PairRecord],
+        prior_dof: Mapping[str, float] = PRIOR_DOF,
+    ) -> None:
         self.held_out = held_out
+        self._prior_dof = prior_dof
         self._profile = from_records(records)
         self._nulls: dict[tuple[VectorKey, str | None, str | None], Nulls | None] = {}
 
@@ -74,7 +80,7 @@ class _Judge:
         pair = (deployment(claimed), deployment(computed))
         key = labelled_key(computed)
         if (key, *pair) not in self._nulls:
-            self._nulls[key, *pair] = nulls_for(self._profile, key, pair)
+            self._nulls[key, *pair] = nulls_for(self._profile, key, pair, self._prior_dof)
         return self._nulls[key, *pair]
 
 
@@ -103,6 +109,17 @@ class Evaluation:
             for computed in self.honest:
                 if hardware_kind(computed) == kind and computed.predicted:
                     yield from self._draw(judge, "forged", (computed, computed), _forged(computed))
+
+    def unseen_with(self, dof: float) -> Iterator[Unit]:
+        """Honest and cheating pairs alone, the pooled spread of bulk and own counting for ``dof``."""
+        prior = {**PRIOR_DOF, "bulk": dof, "own": dof}
+        for kind in sorted({hardware_kind(one) or "" for one in self.sets}):
+            judge = _Judge(kind, self.records_without(kind), prior)
+            for claimed, computed in self._pairs_with(kind):
+                label: Kind = "cheat" if claimed.is_cheat else "honest"
+                if claimed.is_cheat or labelled_key(claimed) == labelled_key(computed):
+                    found = self.terms(claimed, computed)
+                    yield from self._draw(judge, label, (claimed, computed), found)
 
     def records_without(self, kind: str) -> list[PairRecord]:
         """Records with nothing of ``kind`` in them, not even vectors that equal its own bit by

@@ -116,9 +116,14 @@ class Nulls:
 
 
 def nulls_for(
-    profile: Profile, key: VectorKey, hardware: tuple[str | None, str | None]
+    profile: Profile,
+    key: VectorKey,
+    hardware: tuple[str | None, str | None],
+    prior_dof: Mapping[str, float] = PRIOR_DOF,
 ) -> Nulls | None:
     """The nulls for a claim, from the narrowest records there are; None when there are none.
+
+    ``prior_dof`` differs from the constant only where its effect is measured.
 
     Pairs whose two recordings are bit-equal count for nothing here: another batch size is enough
     to end that, and distances then jump to what any two engines have.
@@ -127,18 +132,30 @@ def nulls_for(
     same = [record for record in usable if record.key == key]
     pair = tuple(sorted(name.lower() for name in hardware if name))
     own = [r for r in same if tuple(sorted(name.lower() for name in r.hardware)) == pair]
-    usable = _distinct(usable)
+    pool = _Pool(_distinct(usable), prior_dof)
     if own:
-        return _seen(_distinct(own), usable)
+        return _seen(_distinct(own), pool)
     if same:
-        return _build("configuration", _distinct(same), usable, _configuration_null)
-    others = [record for record in usable if record.key.model == key.model]
+        return _build("configuration", _distinct(same), pool, _configuration_null)
+    others = [record for record in pool.records if record.key.model == key.model]
     if others:
-        return _build("model", others, usable, _wider_null)
-    others = [record for record in usable if record.key.architecture == key.architecture]
+        return _build("model", others, pool, _wider_null)
+    others = [record for record in pool.records if record.key.architecture == key.architecture]
     if others and key.architecture is not None:
-        return _build("architecture", others, usable, _wider_null)
+        return _build("architecture", others, pool, _wider_null)
     return None
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """All records that can be pooled, and what the pooled spread counts for."""
+
+    records: list[PairRecord]
+    prior_dof: Mapping[str, float]
+
+    def having(self, name: Name) -> _Pool:
+        some = [record for record in self.records if name in record.statistics]
+        return _Pool(some, self.prior_dof)
 
 
 def _distinct(records: list[PairRecord]) -> list[PairRecord]:
@@ -146,48 +163,46 @@ def _distinct(records: list[PairRecord]) -> list[PairRecord]:
     return list({(r.key, min(r.sets), max(r.sets)): r for r in records}.values())
 
 
-def _seen(own: list[PairRecord], usable: list[PairRecord]) -> Nulls:
-    nulls = _build("pair", own, usable, _pair_null)
+def _seen(own: list[PairRecord], pool: _Pool) -> Nulls:
+    nulls = _build("pair", own, pool, _pair_null)
     edges = np.mean([record.log_quantiles for record in own], axis=0)
     mixture = MixtureNull(
         MixtureScore(tuple(float(edge) for edge in edges)),
         m=sum(record.n for record in own),
-        drift=_session_spread("bulk", own, usable),
+        drift=_session_spread("bulk", own, pool),
     )
     return Nulls(nulls.basis, nulls.statistics, mixture, nulls.records)
 
 
-_Maker = Callable[[Name, list[PairRecord], list[PairRecord]], Null]
+_Maker = Callable[[Name, list[PairRecord], _Pool], Null]
 
 
-def _build(
-    basis: Basis, records: list[PairRecord], usable: list[PairRecord], make: _Maker
-) -> Nulls:
+def _build(basis: Basis, records: list[PairRecord], pool: _Pool, make: _Maker) -> Nulls:
     names: tuple[Name, ...] = ("bulk", "tail", "own")
     found: dict[Name, Null] = {}
     for name in names:
         having = [record for record in records if name in record.statistics]
         if having:
-            found[name] = make(name, having, [r for r in usable if name in r.statistics])
+            found[name] = make(name, having, pool.having(name))
     return Nulls(basis, found, None, tuple(records))
 
 
-def _pair_null(name: Name, own: list[PairRecord], usable: list[PairRecord]) -> Null:
+def _pair_null(name: Name, own: list[PairRecord], pool: _Pool) -> Null:
     values = _values(name, own)
     variance_n = _variance_n(name, own)
     nonces = sum(record.statistics[name].n for record in own)
-    between = _session_spread(name, own, usable) ** 2 + variance_n / nonces
+    between = _session_spread(name, own, pool) ** 2 + variance_n / nonces
     return Null(float(np.mean(values)), float(np.sqrt(between)), variance_n, _SESSION_DOF, len(own))
 
 
-def _session_spread(name: Name, own: list[PairRecord], usable: list[PairRecord]) -> float:
+def _session_spread(name: Name, own: list[PairRecord], pool: _Pool) -> float:
     """Between one more recording of a pair and the mean of those in the profile."""
-    variance = max(SESSION_SPREAD**2, _within(name, _by_pair(usable))[0])
+    variance = max(SESSION_SPREAD**2, _within(name, _by_pair(pool.records))[0])
     return float(np.sqrt(variance * (1 + 1 / len(own))))
 
 
-def _configuration_null(name: Name, same: list[PairRecord], usable: list[PairRecord]) -> Null:
-    variance, dof = _moderated(name, same, usable)
+def _configuration_null(name: Name, same: list[PairRecord], pool: _Pool) -> Null:
+    variance, dof = _moderated(name, same, pool)
     between = variance * (1 + 1 / max(1, _recordings(same) - 1))
     return Null(
         float(np.mean(_values(name, same))),
@@ -198,18 +213,18 @@ def _configuration_null(name: Name, same: list[PairRecord], usable: list[PairRec
     )
 
 
-def _wider_null(name: Name, others: list[PairRecord], usable: list[PairRecord]) -> Null:
+def _wider_null(name: Name, others: list[PairRecord], pool: _Pool) -> Null:
     configurations = list(_by_key(others).values())
     means = [float(np.mean(_values(name, records))) for records in configurations]
     # Spread of configurations of one architecture, pooled over architectures.
-    pair = _pooled_pair_variance(name, usable)
+    pair = _pooled_pair_variance(name, pool)
     groups: dict[str, list[float]] = {}
-    for key, records in _by_key(usable).items():
+    for key, records in _by_key(pool.records).items():
         groups.setdefault(key.architecture or key.model, []).append(
             float(np.mean(_values(name, records)))
         )
     pooled, free = _pool([np.asarray(group) for group in groups.values()])
-    prior = PRIOR_DOF[name]
+    prior = pool.prior_dof[name]
     lacking = max(0.0, prior - free)
     pooled = (pooled * free + CONFIGURATION_SPREAD**2 * lacking) / (free + lacking)
     seen = float(np.var(means, ddof=1)) if len(means) > 1 else 0.0
@@ -221,11 +236,9 @@ def _wider_null(name: Name, others: list[PairRecord], usable: list[PairRecord]) 
     )
 
 
-def _moderated(
-    name: Name, records: list[PairRecord], usable: list[PairRecord]
-) -> tuple[float, float]:
+def _moderated(name: Name, records: list[PairRecord], pool: _Pool) -> tuple[float, float]:
     """Variance between pairs and its degrees of freedom (Smyth 2004, s tilde)."""
-    pooled, prior = _pooled_pair_variance(name, usable), PRIOR_DOF[name]
+    pooled, prior = _pooled_pair_variance(name, pool), pool.prior_dof[name]
     free = _degrees(records)
     if free < 1:
         return pooled, prior
@@ -233,10 +246,10 @@ def _moderated(
     return (prior * pooled + free * seen) / (prior + free), prior + free
 
 
-def _pooled_pair_variance(name: Name, usable: list[PairRecord]) -> float:
-    variance, free = _within(name, _by_key(usable).values())
+def _pooled_pair_variance(name: Name, pool: _Pool) -> float:
+    variance, free = _within(name, _by_key(pool.records).values())
     # Few pairs in all: the constant stands in for the degrees of freedom that are lacking.
-    lacking = max(0.0, PRIOR_DOF[name] - free)
+    lacking = max(0.0, pool.prior_dof[name] - free)
     return (variance * free + PAIR_SPREAD**2 * lacking) / (free + lacking)
 
 
