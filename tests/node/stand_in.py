@@ -82,7 +82,8 @@ def main(arguments: list[str]) -> int:
     if mood.exit is not None and not (mood.exit_unless and Path(mood.exit_unless).exists()):
         if mood.exit_unless:
             Path(mood.exit_unless).touch()
-        print("stand-in: giving up", flush=True)
+        # As vLLM prints the flags it was given, keys among them.
+        print(f"stand-in: giving up; {arguments} {os.environ.get('HF_TOKEN')}", flush=True)
         return mood.exit
     if mood.deaf:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -144,6 +144,18 @@ async def test_a_model_that_does_not_start_gives_its_log_as_the_error(tmp_path: 
         assert (await driver.http.get("/health")).status_code == 200
 
 
+async def test_what_a_backend_prints_is_shown_without_its_secrets(tmp_path: Path) -> None:
+    config = stand_in_config(tmp_path, backends__environment={"HF_TOKEN": "hf_of_the_test"})
+    async with driven(config) as driver:
+        answer = await driver.up("model?exit=3", "--api-key", "backend-secret")
+        assert answer.status_code == 500
+        assert "giving up" in answer.text
+        for text in (answer.text, str(await driver.status())):
+            assert "***" in text
+            assert "backend-secret" not in text
+            assert "hf_of_the_test" not in text
+
+
 async def test_a_start_that_fails_once_is_tried_again(tmp_path: Path) -> None:
     """GPU memory that is not yet free again, for instance."""
     mark = tmp_path / "second-time"

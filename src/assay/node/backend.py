@@ -66,11 +66,15 @@ class Backend:
 
 @dataclass(frozen=True)
 class Launch:
-    """What to start on one port. ``environment`` is whole: nothing else is inherited."""
+    """What to start on one port. ``environment`` is whole: nothing else is inherited.
+
+    ``secrets`` are texts its output may hold and nobody is to be shown.
+    """
 
     port: int
-    command: tuple[str, ...]
-    environment: Mapping[str, str] = field(repr=False)  # may hold keys
+    command: tuple[str, ...] = field(repr=False)
+    environment: Mapping[str, str] = field(repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
 class BackendProcess(Protocol):

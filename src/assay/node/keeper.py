@@ -16,6 +16,7 @@ from assay.node.checks import Checks, Progress, Strikes
 from assay.node.config import Backends
 from assay.node.failures import BackendFailureError
 from assay.node.finish import to_the_end
+from assay.node.logs import hide
 from assay.node.metrics import NodeMetrics
 from assay.node.plan import Planned
 from assay.node.pool import Pool
@@ -158,8 +159,8 @@ class Keeper:
             if failure is None:
                 return None
             last = failure
-        tail = _indented(process.log_tail())
-        return Ending("never_ready", f"not ready after {limit:g} s ({last}){tail}")
+        words = f"not ready after {limit:g} s ({last}){self._tail(process)}"
+        return Ending("never_ready", words)
 
     async def _probe(self, left: float) -> str | None:
         model = await self._checks.model()
@@ -239,7 +240,11 @@ class Keeper:
         # At once: what is left of it may take seconds to end, and requests must not go there.
         self._pool.move(self.backend, BackendState.RESTARTING, f"its server ended {when}")
         how = await process.wait()
-        return Ending("crashed", f"{how} {when}{_indented(process.log_tail())}")
+        return Ending("crashed", f"{how} {when}{self._tail(process)}")
+
+    def _tail(self, process: BackendProcess) -> str:
+        tail = hide(process.log_tail(), self._launch.secrets)
+        return f"; the end of its log:\n{tail}" if tail else ""
 
     def _last_words(self, ending: Ending) -> str:
         if not self._restarts.was_ready:
@@ -269,7 +274,3 @@ def _require_free(host: str, port: int) -> None:
                 f"port {port} on {host} cannot be used: {error.strerror}; end what listens there or"
                 " set backends.first_port"
             ) from error
-
-
-def _indented(tail: str) -> str:
-    return f"; the end of its log:\n{tail}" if tail else ""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
-from assay.node.config import NodeConfig
+from assay.node.config import Backends, NodeConfig
 
 HIDDEN = "***"
 SHORTEST_SECRET = 4
@@ -21,8 +21,7 @@ class JsonLines(logging.Formatter):
 
     def __init__(self, secrets: Sequence[str] = ()) -> None:
         super().__init__()
-        # Longest first: one secret may be part of another.
-        self._secrets = sorted((s for s in secrets if s), key=len, reverse=True)
+        self._secrets = tuple(secrets)
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -33,21 +32,28 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        hidden = {name: self._hide(str(value)) for name, value in fields.items()}
+        hidden = {name: hide(str(value), self._secrets) for name, value in fields.items()}
         return json.dumps(hidden, ensure_ascii=False)
 
-    def _hide(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, HIDDEN)
-        return text
+
+def hide(text: str, secrets: Sequence[str]) -> str:
+    """``text`` with every secret in it replaced; the longest first, as one may be part of another."""
+    for secret in sorted((s for s in secrets if s), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
 
 
 def secrets_of(config: NodeConfig) -> list[str]:
     """Every text that must not be logged."""
     keys = (config.keys.control, config.keys.inference, config.store.url)
     values = [key.get_secret_value() for key in keys if key is not None]
-    environment = [value.get_secret_value() for value in config.backends.environment.values()]
-    return values + [value for value in environment if len(value) >= SHORTEST_SECRET]
+    return values + environment_secrets(config.backends)
+
+
+def environment_secrets(settings: Backends) -> list[str]:
+    """Values of the backends' variables that may be secrets."""
+    values = [value.get_secret_value() for value in settings.environment.values()]
+    return [value for value in values if len(value) >= SHORTEST_SECRET]
 
 
 def log_as_json(config: NodeConfig, stream: TextIO | None = None) -> None:

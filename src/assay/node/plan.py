@@ -15,6 +15,7 @@ from assay.node.config import Backends
 from assay.node.failures import NodeRefusal
 from assay.node.finish import to_the_end
 from assay.node.gpus import visible_gpus
+from assay.node.logs import environment_secrets
 from assay.settings import process_environment
 
 ASSAY_SERVE = (sys.executable, "-m", "assay.cli.main", "serve")
@@ -62,13 +63,15 @@ async def plan(request: UpRequest, settings: Backends) -> list[Planned]:
     slices = gpu_slices(gpus, gpus_each(flags), settings.count)
     key = _last_value(flags, "--api-key") or environment.get("VLLM_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
+    secrets = (*environment_secrets(settings), *([key] if key else []))
     planned = []
     for port, part in enumerate(slices, start=settings.first_port):
         backend = Backend(port, settings.host, part, headers)
         own = {"CUDA_VISIBLE_DEVICES": ",".join(part)} if part else {}
         address = ("--host", settings.host, "--port", str(port))
         command = (*serve, request.model, *QUIET, *_flags(request), *address)
-        planned.append(Planned(backend, Launch(port, command, {**environment, **own})))
+        launch = Launch(port, command, {**environment, **own}, secrets)
+        planned.append(Planned(backend, launch))
     return planned
 
 

@@ -50,17 +50,19 @@ async def serve(config: NodeConfig) -> None:
     app = create_app(config)
     node: Node = app.state.node
     server = _Server(_settings(app, config))
+    servers = [server]
     loop = asyncio.get_running_loop()
 
     def end() -> None:
-        server.force_exit = server.should_exit
-        server.should_exit = True
+        for one in servers:
+            one.force_exit = node.draining.is_set()
+            one.should_exit = True
         node.draining.set()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, end)
     with contextlib.closing(listener):
-        async with app.router.lifespan_context(app), second_port(app, node):
+        async with app.router.lifespan_context(app), second_port(app, node, servers):
             logger.info("node listens on %s port %d", config.host, config.port)
             await server.serve(sockets=[listener])
             logger.info("node ends")
@@ -90,12 +92,15 @@ def _faster_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 @asynccontextmanager
-async def second_port(app: FastAPI, node: Node) -> AsyncIterator[None]:
-    """Inference on ``proxy.port`` while a backend is healthy: connections are refused otherwise."""
+async def second_port(app: FastAPI, node: Node, servers: list[_Server]) -> AsyncIterator[None]:
+    """Inference on ``proxy.port`` while a backend is healthy: connections are refused otherwise.
+
+    The port's server is one of ``servers`` while it runs.
+    """
     if not node.config.proxy.port:
         yield
         return
-    task = asyncio.create_task(_follow(inference_only(app), node, node.config.proxy.port))
+    task = asyncio.create_task(_follow(inference_only(app), node, servers))
     try:
         yield
     finally:
@@ -111,16 +116,16 @@ def inference_only(app: ASGIApp) -> ASGIApp:
 
     async def only(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        if scope["type"] == "http" and not (path.startswith("/v1/") or path == "/health"):
+        if scope["type"] == "http" and not (path.startswith("/v1/") or path in ("/v1", "/health")):
             scope = {**scope, "path": "/not-on-this-port", "raw_path": b"/not-on-this-port"}
         await app(scope, receive, send)
 
     return only
 
 
-async def _follow(app: ASGIApp, node: Node, port: int) -> None:
+async def _follow(app: ASGIApp, node: Node, servers: list[_Server]) -> None:
     """Open and close the port as backends come and go, until the node drains."""
-    host = node.config.host
+    host, port = node.config.host, node.config.proxy.port
     while not node.draining.is_set():
         if not node.pool.healthy():
             await _first(node.draining.wait(), node.pool.changed())
@@ -133,12 +138,14 @@ async def _follow(app: ASGIApp, node: Node, port: int) -> None:
             continue
         logger.info("inference listens on %s port %d", host, port)
         with contextlib.closing(listener):
-            await _serve_while_healthy(app, node, listener)
+            server = _Server(_settings(app, node.config))
+            servers.append(server)
+            await _serve_while_healthy(server, node, listener)
+            servers.remove(server)
         logger.info("inference no longer listens on port %d", port)
 
 
-async def _serve_while_healthy(app: ASGIApp, node: Node, listener: socket.socket) -> None:
-    server = _Server(_settings(app, node.config))
+async def _serve_while_healthy(server: _Server, node: Node, listener: socket.socket) -> None:
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not serving.done() and node.pool.healthy() and not node.draining.is_set():
         await _first(node.draining.wait(), node.pool.changed(), asyncio.wait({serving}))
