@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests.scoring.draw_sides import (
 
 from assay.claims.claim import Claim, Prompt, Replay, Usage
 from assay.scoring.causes import unrelated_draws
-from assay.scoring.choice import Choice, choose
+from assay.scoring.choice import Choice, choose, drawn_at
 from assay.scoring.spans import far_span
 from assay.scoring.verdict import Verdict, judge
 
@@ -79,6 +80,28 @@ def test_wider_cuts_than_asked_are_the_sampler() -> None:
     for verdict in both(claim_by(world, engine, tokens=tokens), world):
         assert verdict.verdict == "fail"
         assert names(verdict)[0] == "sampler"
+
+
+@pytest.mark.parametrize("drawn", [0.5, 1.2])
+def test_the_temperature_that_was_used_is_named(drawn: float) -> None:
+    """Raw numbers do not show a temperature; with the noise of the seed they tell it."""
+    engine = WORLD.engine(0.001)
+    tokens = tokens_of(engine, dataclasses.replace(WORLD, temperature=drawn))
+    for verdict in both(claim_by(WORLD, engine, tokens=tokens)):
+        assert verdict.verdict == "fail"
+        assert names(verdict)[0] == "sampler"
+        found = re.search(r"near ([0-9.]+),", verdict.causes[0].message)
+        assert found is not None
+        assert abs(float(found[1]) - drawn) <= 0.15
+
+
+def test_no_temperature_explains_another_models_text() -> None:
+    for tokens in (
+        tokens_of(WORLD.engine(INT4, 2), WORLD),
+        tokens_of(WORLD.engine(0), dataclasses.replace(WORLD, seed=99)),
+    ):
+        claim = claim_by(WORLD, WORLD.engine(0), tokens=tokens)
+        assert drawn_at(claim, decode_replay(WORLD, claim, WORLD.engine(0))) is None
 
 
 def test_a_replaced_token_is_named_with_its_position() -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from assay.claims.claim import Claim
+from assay.claims.claim import Claim, Replay
 from assay.scoring.channel_results import SUPPORT
 from assay.scoring.channels import ChannelResult
-from assay.scoring.choice import Choice, NoChoice, contradictions, first_outlier
+from assay.scoring.choice import Choice, NoChoice, contradictions, drawn_at, first_outlier
 from assay.scoring.choice_rule import DOUBTFUL, counts_of
 from assay.scoring.constants import (
     CLEAN_DISTANCE,
@@ -55,14 +55,14 @@ DISTANT = frozenset({"similarity_below", "ceiling", "value_too_far", "unusual"})
 
 
 def likely_causes(
-    claim: Claim, verdict: Verdict, look: ValueLook, choice: Choice | NoChoice
+    claim: Claim, replay: Replay, verdict: Verdict, look: ValueLook, choice: Choice | NoChoice
 ) -> tuple[Cause, ...]:
     """Causes for ``verdict``, likeliest first; none for a pass and for a claim that is only short."""
     if verdict.verdict == "pass":
         return ()
     found = [*_from_account(verdict), *_from_prompt(look)]
     value, drawn = verdict.channels[0], verdict.channels[1]
-    case = _Case(claim, verdict, look, choice, _suspect(value, DISTANT), _suspect(drawn))
+    case = _Case(claim, replay, verdict, look, choice, _suspect(value, DISTANT), _suspect(drawn))
     if value.code == "value_too_close":
         found.append(
             Cause(
@@ -90,6 +90,7 @@ def likely_causes(
 @dataclass(frozen=True)
 class _Case:
     claim: Claim
+    replay: Replay
     verdict: Verdict
     look: ValueLook
     choice: Choice | NoChoice
@@ -132,9 +133,9 @@ def _from_prompt(look: ValueLook) -> list[Cause]:
 
 def _from_choice(case: _Case, choice: Choice) -> list[Cause]:
     counts = counts_of(choice)
+    apart = binomial_at_least(counts.mismatches, counts.positions, HONEST_MISMATCH) > ERROR_RATE
     outlier = first_outlier(choice)
-    apart = binomial_at_least(counts.mismatches, counts.positions, HONEST_MISMATCH)
-    if outlier is not None and counts.against <= FEW_CONTRADICTIONS and apart > ERROR_RATE:
+    if outlier is not None and counts.against <= FEW_CONTRADICTIONS and apart:
         return [
             Cause(
                 name="token_replaced",
@@ -144,18 +145,9 @@ def _from_choice(case: _Case, choice: Choice) -> list[Cause]:
             )
         ]
     first = int(choice.positions[np.flatnonzero(contradictions(choice) | choice.mismatch)[0]])
-    # Tokens that lose only because a cut took them out: with wider cuts they would have been drawn.
-    with np.errstate(invalid="ignore"):
-        cut = int(((choice.cut | choice.own_cut) & (choice.margin <= CUT_MARGIN)).sum())
-    if cut >= max(2.0, CUT_SHARE * counts.mismatches):
-        return [
-            Cause(
-                name="sampler",
-                message="likely: other sampling parameters than the request's; the claimed tokens"
-                f" lie outside its top-p, top-k or min-p at {cut} positions",
-                position=first,
-            )
-        ]
+    sampler = _sampler(case, choice, first)
+    if sampler is not None:
+        return [sampler]
     if unrelated_draws(choice) >= UNRELATED_DRAWS and not choice.greedy:
         return [
             Cause(
@@ -165,25 +157,48 @@ def _from_choice(case: _Case, choice: Choice) -> list[Cause]:
                 position=first,
             )
         ]
-    if not case.clean:
-        return []  # other weights draw other tokens too: the value channel names the cause
-    laundering = Cause(
-        name="laundering",
-        message="likely: another model wrote the tokens and the real one supplied their log"
-        " probabilities afterwards",
-        position=first,
-    )
-    if apart > ERROR_RATE and not choice.greedy:
-        # Few tokens differ: a temperature off by a tenth does that, and so do rounded weights.
-        return [
-            laundering,
+    # Other weights draw other tokens too: then the value channel names the cause.
+    return _laundering(first, few=apart and not choice.greedy) if case.clean else []
+
+
+def _sampler(case: _Case, choice: Choice, first: int) -> Cause | None:
+    """Other sampling parameters, by what would have drawn these tokens."""
+    # Tokens that lose only because a cut took them out: with wider cuts they would have been drawn.
+    with np.errstate(invalid="ignore"):
+        cut = int(((choice.cut | choice.own_cut) & (choice.margin <= CUT_MARGIN)).sum())
+    message = None
+    if cut >= max(2.0, CUT_SHARE * int(choice.mismatch.sum())):
+        message = (
+            "likely: other sampling parameters than the request's; the claimed tokens lie outside"
+            f" its top-p, top-k or min-p at {cut} positions"
+        )
+    elif (temperature := drawn_at(case.claim, case.replay)) is not None:
+        message = (
+            f"likely: drawn at a temperature near {temperature:g}, where the tokens follow from the"
+            " claim's own numbers, and not at the request's"
+        )
+    return None if message is None else Cause(name="sampler", message=message, position=first)
+
+
+def _laundering(first: int, *, few: bool) -> list[Cause]:
+    causes = [
+        Cause(
+            name="laundering",
+            message="likely: another model wrote the tokens and the real one supplied their log"
+            " probabilities afterwards",
+            position=first,
+        )
+    ]
+    if few:
+        # A temperature off by a tenth makes few tokens differ, and so do rounded weights.
+        causes.append(
             Cause(
                 name="sampler",
-                message="or a slightly different temperature than the request's",
+                message="or slightly other sampling parameters than the request's",
                 position=first,
-            ),
-        ]
-    return [laundering]
+            )
+        )
+    return causes
 
 
 def unrelated_draws(choice: Choice) -> float:

@@ -31,7 +31,15 @@ from assay.scoring.constants import (
 )
 from assay.scoring.sampling import Sampling, sampling_of
 
-__all__ = ["Choice", "NoChoice", "choose", "contested", "contradictions", "first_outlier"]
+__all__ = [
+    "Choice",
+    "NoChoice",
+    "choose",
+    "contested",
+    "contradictions",
+    "drawn_at",
+    "first_outlier",
+]
 
 
 def choose(
@@ -50,6 +58,16 @@ def choose(
         return choice_lists.from_lists(asked)
     except UnavailableError as missing:
         return missing.what
+
+
+def drawn_at(claim: Claim, replay: Replay, *, end_ids: Sequence[int] | None = None) -> float | None:
+    """The temperature that explains the claimed tokens where the request's does not
+    (``choice_lists.fitting_temperature``); ``None`` where none does, or nobody can tell."""
+    try:
+        asked = dataclasses.replace(_asked(claim, replay), end_ids=tuple(end_ids or ()))
+        return choice_lists.fitting_temperature(asked)
+    except UnavailableError:
+        return None
 
 
 def contested(choice: Choice) -> Bools:

@@ -20,7 +20,13 @@ from assay.scoring.choice_form import (
     entropies,
     ranked,
 )
-from assay.scoring.draws import Draws, Ints, draw, lists_of
+from assay.scoring.constants import (
+    CONTRADICTION_SLACK,
+    FIT_CONTRAST,
+    FIT_LEAST,
+    TEMPERATURES,
+)
+from assay.scoring.draws import Draws, Ints, Lists, draw, lists_of
 from assay.scoring.sampling import Sampling
 from assay.scoring.signals import first_disagreement
 from assay.scoring.tape import REPEATABLE, gumbel, tape_name
@@ -169,6 +175,10 @@ class _Redraw:
     def __call__(self, positions: Sequence[Position], *, processed: bool) -> Draws:
         lists = lists_of(positions, self.claimed.tolist())
         noise = (self.noise(lists.keys), self.noise(self.claimed[:, None])[:, 0])
+        return self.drawn(lists, noise, processed=processed)
+
+    def drawn(self, lists: Lists, noise: tuple[Floats, Floats], *, processed: bool) -> Draws:
+        """The draws from ``lists`` with their ``noise`` of the listed and the claimed ids."""
         never = None
         if not processed and self.sampling.min_tokens:
             early = np.arange(len(lists.keys)) < self.sampling.min_tokens
@@ -193,3 +203,36 @@ def _own_draws(asked: Asked, redraw: _Redraw, count: int) -> tuple[Floats, Bools
         return np.full(count, np.nan), np.zeros(count, dtype=np.bool_)
     drawn = redraw(held[:count], processed=mode == PROCESSED)
     return drawn.margin, drawn.cut
+
+
+def fitting_temperature(asked: Asked) -> float | None:
+    """The temperature at which the claimed tokens follow from the claim's own raw numbers, where at
+    the request's they do not and at another one nearly all do; ``None`` otherwise.
+
+    Raises UnavailableError as ``assumptions`` does.
+    """
+    assumptions(asked)
+    sampling, held = asked.sampling, asked.claim.positions or ()
+    named = sampling.temperature
+    if named is None or sampling.greedy or sampling.reshaped or asked.claim.logprobs_mode != RAW:
+        return None
+    count = min(len(held), len(asked.tokens))
+    claimed = np.array(asked.tokens[:count], dtype=np.int64)
+    ends = asked.end_ids
+    redraw = _Redraw(sampling, claimed, _noise(asked, count), ends)
+    lists = lists_of(held[:count], claimed.tolist())
+    noise = (redraw.noise(lists.keys), redraw.noise(claimed[:, None])[:, 0])
+
+    def against(temperature: float) -> int:
+        at = dataclasses.replace(sampling, temperature=temperature)
+        drawn = dataclasses.replace(redraw, sampling=at).drawn(lists, noise, processed=False)
+        with np.errstate(invalid="ignore"):
+            return int(((drawn.margin > CONTRADICTION_SLACK) | drawn.cut).sum())
+
+    counts = {temperature: against(temperature) for temperature in TEMPERATURES}
+    fewest = min(counts.values())
+    if against(named) < max(FIT_LEAST, FIT_CONTRAST * fewest):
+        return None
+    # Of several that fit alike, the middle one.
+    alike = [temperature for temperature, number in counts.items() if number == fewest]
+    return alike[len(alike) // 2]

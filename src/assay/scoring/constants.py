@@ -152,6 +152,12 @@ CUT_SHARE: Final = 0.5
 """Share of the mismatches that lie outside the request's own cuts from which the sampler is named."""
 CUT_MARGIN: Final = 0.1
 """Nats by which such a token may lose before the cut: more, and it was not the cut that it lost by."""
+TEMPERATURES: Final = tuple(number / 20 for number in range(2, 41))
+"""Temperatures tried, 0.1 to 2, for one that explains tokens which the request's own does not."""
+FIT_LEAST: Final = 3
+"""Contradictions at the request's temperature before another one is looked for."""
+FIT_CONTRAST: Final = 3
+"""How many times fewer there must be at the other one."""
 FEW_CONTRADICTIONS: Final = 2
 """Up to this many, an outlying token is a token replaced, and no pattern of the whole answer."""
 SPAN_CONTRAST: Final = 4.0
@@ -215,6 +221,10 @@ coarser dtype of the two sides may do. Measured on SmolLM2-135M, 32 claims of 64
 other batches, largest claim 8e-7, largest position 4e-6; bfloat16 against float32, claims 0.005 to
 0.010, positions up to 0.05, margins up to 0.003 (claim) and 0.15 nats (position). float16 keeps 3
 bits more than bfloat16: taken as a quarter to a fifth of it. Other dtypes count as bfloat16."""
+NEGLIGIBLE: Final = ROUNDING["float32"]
+"""Values below these count as these, in both tails: rounding in float32, a thousandth of the mildest
+cheat measured. Ranks alone would tell an executor that answers one request at a time (distance
+1e-6) from one that answers eight (distance 0)."""
 LOWER_TAIL_FLOOR: Final = 0.05
 """The lower tail speaks only when no honest claim came nearer than this share of the median one:
 engines that are bit-equal have distance 0 honestly."""

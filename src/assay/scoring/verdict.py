@@ -129,7 +129,7 @@ def judge(
     )
     return verdict.model_copy(
         update={
-            "causes": likely_causes(claim, verdict, look, choice),
+            "causes": likely_causes(claim, replay, verdict, look, choice),
             "tokens_needed": tokens_needed(verdict, look, choice),
         }
     )
