@@ -139,6 +139,17 @@ def test_exact_zeros_are_honest_where_the_profile_has_them() -> None:
     assert "value_distance (too close)" not in found.by_statistic
 
 
+def test_differences_that_are_rounding_never_add_up() -> None:
+    """An executor that answers one request at a time differs by 1e-6 from a profile of batches of
+    eight, where every distance is 0: each claim outranks all honest ones, and none is suspicious."""
+    known = profile([measurement(f"z{i}", {"value_distance": np.zeros(64)}) for i in range(100)])
+    alone = [measurement(f"a{i}", {"value_distance": np.full(64, 1e-6)}) for i in range(100)]
+    found = stream(known, alone)
+    assert found.outcome == "not_shown"
+    assert found.e_peak is not None
+    assert found.e_peak <= 1.0
+
+
 def test_all_zero_and_constant_claims_never_convict_by_themselves() -> None:
     known = profile([*draws(HONEST, 100, 0), measurement("z", {"value_distance": np.zeros(64)})])
     for value in (0.0, 0.006):

@@ -201,14 +201,14 @@ class Game:
 
     def _play(self, profile: Profile, null: Null, kept: Prefixes) -> None:
         name = null.statistic
-        step, value = step_below(kept.length), kept.values[-1]
+        step, value = step_below(kept.length), max(kept.values[-1], null.negligible)
         pools = [self._pool(group.key, null, i) for i, group in enumerate(profile.groups)]
         self._bet(name, [pool.p(step, value, lower=False) for pool in pools])
         # Whether the lower tail speaks is decided by the profile alone, for all claims alike.
         if null.why_silent_below(kept.length) is None:
             self._bet(f"{name}{TOO_CLOSE}", [pool.p(step, value, lower=True) for pool in pools])
         for pool in pools:
-            pool.add(kept.row())
+            pool.add([max(score, null.negligible) for score in kept.row()])
 
     def _pool(self, key: ProfileKey, null: Null, index: int) -> _Pool:
         found = self._pools.get((key, null.statistic))

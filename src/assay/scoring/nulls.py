@@ -14,6 +14,7 @@ from assay.scoring.constants import (
     LENGTH_KEPT,
     LOWER_TAIL_FLOOR,
     MIN_CALIBRATION_CLAIMS,
+    NEGLIGIBLE,
     ROUNDING,
 )
 from assay.scoring.measure import MAXIMA
@@ -100,9 +101,15 @@ class Null:
         value = summary(self.statistic, np.asarray(values, dtype=np.float64))
         return self.p_summary(value, len(values))
 
+    @property
+    def negligible(self) -> float:
+        """Below it, values are not told apart; the scores of the samples are at least this."""
+        return NEGLIGIBLE.get(self.statistic, 0.0)
+
     def p_summary(self, value: float, length: int) -> float:
         """``p_upper`` of a claim of ``length`` positions whose statistic is ``value``; there must be
         enough honest claims."""
+        value = max(value, self.negligible)
         test = self._maximum if self.statistic in MAXIMA else self._mean
         return max(test(sample, value, length) for sample in self.samples)
 
@@ -120,7 +127,7 @@ class Null:
         for sample in self.samples:
             scores = sample.scores[:, step]
             middle = float(np.median(scores))
-            if not scores.min() > LOWER_TAIL_FLOOR * middle:
+            if not scores.min() > max(self.negligible, LOWER_TAIL_FLOOR * middle):
                 return (
                     f"honest claims of the profile come as near as {scores.min():.3g} (median"
                     f" {middle:.3g}): engines that compute alike agree to the last bit, so too"
@@ -139,7 +146,7 @@ class Null:
     def p_low_summary(self, value: float, length: int) -> float:
         """``p_lower`` of a claim of ``length`` positions whose statistic is ``value``, where the
         lower tail speaks."""
-        step = step_below(length)
+        step, value = step_below(length), max(value, self.negligible)
         return max(lower_p(sample.scores[:, step], value) for sample in self.samples)
 
     def least(self, sample: Sample, length: int) -> Least:

@@ -10,11 +10,12 @@ from functools import cached_property
 from pathlib import Path as File
 from typing import Any, Final, Literal, Self
 
+import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from assay.claims.claim import Claim, LogprobsMode, Replay
 from assay.errors import ProfileError
-from assay.scoring.constants import LADDER
+from assay.scoring.constants import LADDER, NEGLIGIBLE
 from assay.scoring.measure import STATISTICS, Measurement
 from assay.scoring.nulls import Null, Sample, rounding_of
 from assay.scoring.profile_key import Path, ProfileKey, compare_keys
@@ -42,6 +43,7 @@ class Group(Frozen):
         """The records that have ``statistic``, as a null holds them."""
         scores, lengths = table(self.records, statistic)
         dtypes = self.key.executor.dtype, self.key.validator.dtype
+        scores = np.maximum(scores, NEGLIGIBLE.get(statistic, 0.0))
         return Sample(scores, lengths, rounding_of(statistic, *dtypes))
 
 
