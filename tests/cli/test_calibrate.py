@@ -100,7 +100,7 @@ def test_two_files_and_a_merge_are_one_profile(
     results = write(tmp_path / "r.jsonl", honest)
     again = write(tmp_path / "again.jsonl", honest[:5])
     first = tmp_path / "p.json"
-    assert run(["calibrate", str(results), str(again), "-o", str(first)]) == 0
+    assert run(["calibrate", str(results), str(again), "-o", str(first), "--pool"]) == 0
     assert read_profile(first).claims == COUNT
     elsewhere = [
         changed(r, engine=r.claim.engine.model_copy(update={"hardware": "B"})) for r in honest
@@ -111,6 +111,23 @@ def test_two_files_and_a_merge_are_one_profile(
     assert run(["calibrate", str(other), "-o", str(merged), "--merge", str(first), "--json"]) == 0
     assert answer(capsys)["claims"] == 2 * COUNT
     assert [len(group.records) for group in read_profile(merged).groups] == [COUNT, COUNT]
+
+
+def test_files_are_runs_of_their_own_unless_pooled(
+    honest: list[VerifyResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = write(tmp_path / "one.jsonl", honest)
+    two = write(tmp_path / "two.jsonl", [changed(r, id=f"{r.claim.id}-again") for r in honest])
+    out = tmp_path / "p.json"
+    capsys.readouterr()
+    assert run(["calibrate", str(one), str(two), "-o", str(out), "--json"]) == 0
+    assert [group["run"] for group in answer(capsys)["groups"]] == ["one", "two"]
+    assert len(read_profile(out).nulls["value_distance"].samples) == 2
+    assert run(["calibrate", str(one), str(two), "-o", str(out), "--json", "--pool"]) == 0
+    assert [group["claims"] for group in answer(capsys)["groups"]] == [2 * COUNT]
+    few = write(tmp_path / "few.jsonl", honest[:5])
+    assert run(["calibrate", str(one), str(few), "-o", str(out)]) == 1
+    assert "run few: 5 claims" in capsys.readouterr().err
 
 
 def refused(results: list[VerifyResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:

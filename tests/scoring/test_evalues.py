@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.scoring.simulated import HONEST, INT4, INT8, Law, draws, measurement, profile
+from tests.scoring.simulated import HONEST, INT4, INT8, Law, draws, group, measurement, profile
 
 from assay.errors import SettingsError
 from assay.scoring.evalues import Accumulated, Wealth, accumulate
@@ -148,6 +148,28 @@ def test_differences_that_are_rounding_never_add_up() -> None:
     assert found.outcome == "not_shown"
     assert found.e_peak is not None
     assert found.e_peak <= 1.0
+
+
+def test_an_executor_is_honest_if_it_is_so_under_one_run() -> None:
+    """Two honest runs under different load: in one pool the claims of the farther run would rank
+    high again and again; apart, they are held to their own."""
+    near, far = Law(distance=0.005, between=0.1), Law(distance=0.008, between=0.1)
+    groups = tuple(
+        group(draws(law, 100, seed)).model_copy(update={"run": name})
+        for law, seed, name in ((near, 0, "alone"), (far, 1, "busy"))
+    )
+    apart = Profile(name="m", path="decode", mode="raw_logprobs", groups=groups)
+    pooled = profile([*draws(near, 100, 0), *draws(far, 100, 1)])
+    claims = [
+        m.model_copy(update={"series": {"value_distance": m.series["value_distance"]}})
+        for m in draws(far, 100, 2)
+    ]
+    mixed, held = stream(pooled, claims), stream(apart, claims)
+    assert held.outcome == "not_shown"
+    assert mixed.e_peak is not None
+    assert held.e_peak is not None
+    assert held.e_peak < 2 < 5 * held.e_peak < mixed.e_peak
+    assert stream(apart, draws(INT4, 20, 3)).outcome == "convicted"
 
 
 def test_all_zero_and_constant_claims_never_convict_by_themselves() -> None:

@@ -43,6 +43,14 @@ def calibrate(
             help="Results of claims that are known to cheat, for `assay power`; may be repeated.",
         ),
     ] = None,
+    pool: Annotated[
+        bool,
+        typer.Option(
+            "--pool",
+            help="Take all files for one run. Default: each file is a run of its own (another batch"
+            " composition or load, say), and a claim that is honest under one of them is honest.",
+        ),
+    ] = False,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the profile. Default: the file's name.")
     ] = None,
@@ -51,13 +59,19 @@ def calibrate(
     """Make a profile from honest runs: what honest claims look like, so that verdicts can state a
     false-positive rate.
 
-    Every set of conditions (both sides' engine, runner, dtype, hardware, ...) needs at least 20
-    claims; 500 and several batch compositions are better. Results that show another prompt, mode,
+    Every file and set of conditions (both sides' engine, runner, dtype, hardware, ...) needs at
+    least 20 claims; 500, in several batch compositions, are better. Results that show another prompt, mode,
     token or count than the claim, or no replay, are refused. Exit code 0, 1 on error.
     """
     attacks = [_named(text) for text in attack or ()]
     runs = [
-        HonestRun(claim_digest(result.claim)[:16], result.claim, result.replay, result.verdict)
+        HonestRun(
+            claim_digest(result.claim)[:16],
+            result.claim,
+            result.replay,
+            result.verdict,
+            run="" if pool else path.stem,
+        )
         for path in results
         for result in read_results(path)
     ]
@@ -98,6 +112,7 @@ def describe(profile: Profile) -> dict[str, Any]:
         "positions": profile.positions,
         "groups": [
             {
+                "run": group.run,
                 "key": group.key.model_dump(mode="json", exclude_none=True),
                 "claims": len(group.records),
                 "positions": group.positions,
@@ -137,7 +152,8 @@ def print_profile(profile: Profile) -> None:
         markup=False,
     )
     for group in profile.groups:
-        console.print(f"  {group.key.label()}: {len(group.records)} claims", markup=False)
+        run = f" ({group.run})" if group.run else ""
+        console.print(f"  {group.key.label()}{run}: {len(group.records)} claims", markup=False)
     rows = Table(box=None, pad_edge=False)
     rows.add_column("statistic")
     for column in ("claims", "positions", "median", "95 %", "largest", "without the model"):

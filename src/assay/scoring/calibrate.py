@@ -49,16 +49,18 @@ class HonestRun:
     """A claim that is known to be honest, its replay, and what was concluded without a profile.
 
     ``name`` tells the claim from others (a digest); ``replay`` is ``None`` when none was made.
+    ``run`` names the run it belongs to, where runs of equal conditions are to be kept apart.
     """
 
     name: str
     claim: Claim
     replay: Replay | None
     verdict: Verdict
+    run: str = ""
 
 
 def make_profile(name: str, runs: Sequence[HonestRun]) -> Profile:
-    """A profile of ``runs``, in groups by the conditions of both sides.
+    """A profile of ``runs``, in groups by the conditions of both sides and the run.
 
     A claim that comes twice under the same conditions counts once (the last). Raises ProfileError
     for runs that are no honest runs of one condition, for mixed paths, modes or models, and for
@@ -69,26 +71,31 @@ def make_profile(name: str, runs: Sequence[HonestRun]) -> Profile:
             "no results to calibrate from; run `assay verify` on honest claims first"
         )
     pairs = _usable(runs)
-    groups: dict[ProfileKey, dict[str, ClaimRecord]] = {}
+    groups: dict[tuple[ProfileKey, str], dict[str, ClaimRecord]] = {}
     for run, replay in pairs:
         record = record_of(measure(run.claim, replay), run.name)
-        groups.setdefault(ProfileKey.of(run.claim, replay), {})[run.name] = record
-    _of_one_kind(list(groups))
-    for key, held in groups.items():
+        which = ProfileKey.of(run.claim, replay), run.run
+        groups.setdefault(which, {})[run.name] = record
+    _of_one_kind([key for key, _ in groups])
+    for (key, of_run), held in groups.items():
         long_enough = sum(bool(record.series) for record in held.values())
         if long_enough < MIN_CALIBRATION_CLAIMS:
+            where = f"{key.label()}{f', run {of_run}' if of_run else ''}"
             raise ProfileError(
-                f"{key.label()}: {long_enough} claims long enough to measure, and at least"
+                f"{where}: {long_enough} claims long enough to measure, and at least"
                 f" {MIN_CALIBRATION_CLAIMS} are needed for one set of conditions; verify more honest"
                 " claims"
             )
-    first = next(iter(groups))
+    first, _ = next(iter(groups))
     baseline = zero_knowledge([(run.claim, replay) for run, replay in pairs])
     return Profile(
         name=name,
         path=first.path,
         mode=first.mode,
-        groups=tuple(Group(key=k, records=tuple(held.values())) for k, held in groups.items()),
+        groups=tuple(
+            Group(key=key, run=run, records=tuple(held.values()))
+            for (key, run), held in groups.items()
+        ),
         baseline=tuple({r.claim: r for r in (record_of(m) for m in baseline) if r.series}.values()),
     )
 

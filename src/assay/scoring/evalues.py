@@ -34,7 +34,7 @@ from assay.scoring.constants import (
 )
 from assay.scoring.measure import MAXIMA, Measurement
 from assay.scoring.nulls import LOWER_TAILED, Null, Sample
-from assay.scoring.profile import Profile
+from assay.scoring.profile import Group, Profile
 from assay.scoring.profile_key import ProfileKey
 from assay.scoring.samples import ClaimRecord, Prefixes, record_of, step_below
 from assay.scoring.share import Share, claim_p, estimate_share
@@ -174,7 +174,7 @@ class Game:
         self.played: set[str] = set()
         self.claims = 0
         self.peak = 0.0
-        self._pools: dict[tuple[ProfileKey, str], _Pool] = {}
+        self._pools: dict[tuple[ProfileKey, str, str], _Pool] = {}
 
     @property
     def log_e(self) -> float:
@@ -202,7 +202,7 @@ class Game:
     def _play(self, profile: Profile, null: Null, kept: Prefixes) -> None:
         name = null.statistic
         step, value = step_below(kept.length), max(kept.values[-1], null.negligible)
-        pools = [self._pool(group.key, null, i) for i, group in enumerate(profile.groups)]
+        pools = [self._pool(group, null, i) for i, group in enumerate(profile.groups)]
         self._bet(name, [pool.p(step, value, lower=False) for pool in pools])
         # Whether the lower tail speaks is decided by the profile alone, for all claims alike.
         if null.why_silent_below(kept.length) is None:
@@ -210,11 +210,11 @@ class Game:
         for pool in pools:
             pool.add([max(score, null.negligible) for score in kept.row()])
 
-    def _pool(self, key: ProfileKey, null: Null, index: int) -> _Pool:
-        found = self._pools.get((key, null.statistic))
-        if found is None:
-            found = self._pools[key, null.statistic] = _Pool(null.samples[index])
-        return found
+    def _pool(self, group: Group, null: Null, index: int) -> _Pool:
+        which = group.key, group.run, null.statistic
+        if which not in self._pools:
+            self._pools[which] = _Pool(null.samples[index])
+        return self._pools[which]
 
     def _bet(self, name: str, p_values: list[float]) -> None:
         self.played.add(name)

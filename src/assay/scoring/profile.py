@@ -30,9 +30,15 @@ ZERO_KNOWLEDGE: Final = "zero-knowledge"
 
 
 class Group(Frozen):
-    """Honest claims made and replayed under one set of conditions."""
+    """Honest claims made and replayed under one set of conditions.
+
+    ``run`` tells runs of equal keys apart that a claim does not name: another load or batch, say.
+    A claim fits all of them, and its p-value is the largest of theirs: honest under one run is
+    honest.
+    """
 
     key: ProfileKey
+    run: str = ""
     records: tuple[ClaimRecord, ...]
 
     @property
@@ -153,10 +159,11 @@ class Profile(Frozen):
                     f"profiles {self.name} and {other.name} are for another {what} ({ours} and"
                     f" {theirs}); a profile never mixes them, keep two files"
                 )
-        groups = {group.key: group for group in self.groups}
+        groups = {(group.key, group.run): group for group in self.groups}
         for group in other.groups:
-            held = groups.get(group.key)
-            groups[group.key] = group if held is None else _joined(held, group)
+            which = group.key, group.run
+            held = groups.get(which)
+            groups[which] = group if held is None else _joined(held, group)
         names = dict.fromkeys((*self.attacks, *other.attacks))
         return self._with(
             groups=tuple(groups.values()),
@@ -276,7 +283,8 @@ def _model(profile: Profile) -> str | None:
 
 
 def _joined(one: Group, other: Group) -> Group:
-    return Group(key=one.key, records=_union(one.records, other.records))
+    records = _union(one.records, other.records)
+    return Group(key=one.key, run=one.run, records=records)
 
 
 def _union(one: Sequence[ClaimRecord], other: Sequence[ClaimRecord]) -> tuple[ClaimRecord, ...]:
