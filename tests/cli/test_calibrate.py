@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scoring.simulated import HONEST, INT4, draws, profile
+from tests.scoring.simulated import HONEST, INT4, Law, draws, profile
 from tests.support.fake_engine import FakeEngine
 from tests.support.results import make_result
 
@@ -290,6 +290,28 @@ def test_power_says_tokens_and_claims(
     text = capsys.readouterr().out
     assert f"{printed['tokens']} tokens is enough" in text
     assert "one executor" in text
+
+
+def test_power_answers_for_each_set_of_conditions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Against honest engines that differ more, an attack is harder to tell; against an executor that
+    may be either, as hard as against those."""
+    wide = Law(distance=0.06, mismatch=0.3)
+    known = profile(draws(HONEST, 60, 0), "A").merged(profile(draws(wide, 60, 1), "B"))
+    file = tmp_path / "p.json"
+    known.with_attack("int4", draws(INT4, 16, 1)).write(file)
+    arguments = ["--profile", str(file), "--attack", "int4", "--fpr", "1e-2"]
+    assert run(["power", *arguments, "--json"]) == 0
+    printed = answer(capsys)
+    near, far = printed["conditions"].values()
+    assert near["tokens"] is not None
+    assert far["tokens"] is None
+    assert printed["tokens"] is None
+    assert run(["power", *arguments]) == 0
+    text = capsys.readouterr().out
+    assert "an executor of unknown conditions" in text
+    assert all(name in text for name in printed["conditions"])
 
 
 def test_power_of_an_unknown_attack_lists_those_known(

@@ -42,14 +42,24 @@ def power(
 ) -> None:
     """Tell how many tokens or claims catch an attack at a stated false-positive rate.
 
-    The attack's claims are in the profile: `assay calibrate --attack` puts them there. Exit code 0,
+    The attack's claims are in the profile: `assay calibrate --attack` puts them there. Answers for
+    each set of conditions in the profile, and for an executor that may be any of them. Exit code 0,
     1 on error.
     """
-    found = compute(read_profile(profile), attack, fpr, wanted=wanted, mixture=mixture)
+    known = read_profile(profile)
+    parts = {
+        name: compute(part, attack, fpr, wanted=wanted, mixture=mixture)
+        for name, part in known.conditions().items()
+    }
+    hardest = compute(known, attack, fpr, wanted=wanted, mixture=mixture)
     if json_output:
-        print_json(found.model_dump(mode="json"))
-    else:
-        typer.echo(describe(found))
+        by_condition = {name: part.model_dump(mode="json") for name, part in parts.items()}
+        print_json(hardest.model_dump(mode="json") | {"conditions": by_condition})
+        return
+    for name, part in parts.items():
+        typer.echo(f"{name}\n{describe(part)}\n")
+    if len(parts) > 1:
+        typer.echo(f"an executor of unknown conditions\n{describe(hardest)}")
 
 
 def describe(found: Power) -> str:

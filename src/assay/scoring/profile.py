@@ -108,6 +108,17 @@ class Profile(Frozen):
     def positions(self) -> int:
         return sum(group.positions for group in self.groups)
 
+    def conditions(self) -> dict[str, Profile]:
+        """The part of each set of conditions (all its runs), by a name for people."""
+        found: dict[ProfileKey, list[int]] = {}
+        for index, group in enumerate(self.groups):
+            found.setdefault(group.key, []).append(index)
+        parts: dict[str, Profile] = {}
+        for number, (key, which) in enumerate(found.items(), start=1):
+            name = key.label()
+            parts[name if name not in parts else f"{name} ({number})"] = self._part(tuple(which))
+        return parts
+
     def measured(self, attack: str) -> tuple[ClaimRecord, ...]:
         """The claims of ``attack``; the baseline by the name ``zero-knowledge``.
 
