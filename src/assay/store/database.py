@@ -20,7 +20,7 @@ from sqlalchemy import (
     inspect,
     select,
 )
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 
 from assay.claims.claim import CLAIM_SCHEMA_VERSION
@@ -30,6 +30,8 @@ from assay.store.tables import MIGRATIONS, STORE_VERSION, claims, meta, metadata
 
 BUSY_TIMEOUT_MS = 30_000
 """How long a SQLite writer waits for another one."""
+WRITERS, OUTBOX_OWNER = 0x617373_01, 0x617373_02
+"""First halves of PostgreSQL advisory locks ("ass", counted); the second names the schema."""
 
 
 def store_url(where: str | Path) -> str:
@@ -116,7 +118,7 @@ def open_engine(url: str) -> Engine:
     """An engine for a database URL; StoreError when the URL or its driver is not usable."""
     try:
         parsed = make_url(url)
-        engine = create_engine(parsed)
+        engine = create_engine(parsed, connect_args=_connect_arguments(parsed))
     except (ArgumentError, NoSuchModuleError) as error:
         # The text of a URL that cannot be read may hold a password anywhere: only its scheme is shown.
         raise StoreError(
@@ -130,7 +132,16 @@ def open_engine(url: str) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _sqlite_connect)
         event.listen(engine, "begin", _sqlite_begin)
+    elif parsed.get_backend_name() == "postgresql":
+        event.listen(engine, "begin", _postgresql_begin)
     return engine
+
+
+def _connect_arguments(url: URL) -> dict[str, str]:
+    # A server made in the C locale has databases of no encoding, from which libpq's drivers read
+    # bytes instead of text unless told what they are.
+    libpq = url.get_backend_name() == "postgresql" and url.get_driver_name().startswith("psycopg")
+    return {"client_encoding": "utf8"} if libpq else {}
 
 
 def _sqlite_connect(connection: Any, _record: object) -> None:
@@ -149,6 +160,18 @@ def _sqlite_begin(connection: Connection) -> None:
     # when another writer was in between; taking the write lock at once waits instead.
     write = connection.get_execution_options().get("assay_write", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _postgresql_begin(connection: Connection) -> None:
+    # The same promise as BEGIN IMMEDIATE: one writer at a time. Without it two that create the
+    # tables, or replace the same verdict, at once fail with a violated constraint.
+    if connection.get_execution_options().get("assay_write", False):
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({lock_of(WRITERS)})")
+
+
+def lock_of(number: int) -> str:
+    """SQL of the two keys of an advisory lock that every schema has for itself."""
+    return f"{number}, hashtext(coalesce(current_schema(), ''))"
 
 
 def _prepare(connection: Connection) -> None:

@@ -6,7 +6,9 @@ the engine. A *post* is pieces sealed together under one idempotency key: a repe
 answer, or after a crash, has the same key and the same artifacts, so no receiver that looks at
 the key counts one twice. Rows go only when the receiver has accepted the post.
 
-One server, one outbox. Blocking; call it from threads. Safe for several threads at once.
+One server, one outbox: a lock beside a SQLite file, an advisory lock in PostgreSQL, that its
+connection holds for as long as the outbox is open. Blocking; call it from threads. Safe for
+several threads at once.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pathlib import Path
 
 from sqlalchemy import (
     Connection,
+    Engine,
     case,
     delete,
     exists,
@@ -33,7 +36,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from assay.errors import StoreError
-from assay.store.database import open_engine, shown_url, store_url
+from assay.store.database import OUTBOX_OWNER, lock_of, open_engine, shown_url, store_url
 from assay.store.outbox_tables import (
     CAMPAIGNS,
     CLOSED,
@@ -64,7 +67,8 @@ class Outbox:
             self._engine = open_engine(url)
             self._closing.callback(self._engine.dispose)
             _make_folder(url)
-            _only_server(url, self._closing)
+            with self._guarded():
+                _only_server(url, self._engine, self._closing)
             with self._write() as connection:
                 _prepare(connection, url)
                 connection.execute(
@@ -187,7 +191,7 @@ class Outbox:
             connection.execute(
                 update(POSTS)
                 .where(POSTS.c.id == post_id)
-                .values(attempts=POSTS.c.attempts + 1, last_error=error[:1000])
+                .values(attempts=POSTS.c.attempts + 1, last_error=error[:1000].replace("\0", ""))
             )
 
     def waiting(self) -> dict[str, Waiting]:
@@ -312,8 +316,21 @@ def _make_folder(url: str) -> None:
         raise StoreError(f"cannot make the folder of the outbox {path}: {error}") from error
 
 
-def _only_server(url: str, closing: ExitStack) -> None:
-    """Hold a lock beside a SQLite file: two servers would both send what waits in it."""
+def _only_server(url: str, engine: Engine, closing: ExitStack) -> None:
+    """Hold a lock until ``closing``: two servers would both send what waits."""
+    if engine.dialect.name == "postgresql":
+        holder = closing.enter_context(
+            engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        )
+        # Of the session, not of a transaction: a server that dies loses its connection with it.
+        closing.callback(holder.invalidate)
+        query = f"SELECT pg_try_advisory_lock({lock_of(OUTBOX_OWNER)})"
+        if not holder.exec_driver_sql(query).scalar():
+            raise StoreError(
+                f"the outbox {shown_url(url)} is in use by another server; set POC_STORE to a"
+                " database or schema of this server's own"
+            )
+        return
     path = _file_of(url)
     if path is None:
         return
