@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from assay.claims.claim import Endpoint
-from assay.claims.fields import as_ids, as_list, as_logprob, as_object
+from assay.claims.fields import SENTINEL, as_ids, as_list, as_logprob, as_object
 from assay.claims.positions import Position, TopEntry
 from assay.errors import ClaimError
 
@@ -137,7 +138,11 @@ def _parse(body: bytes) -> dict[str, Any]:
 
 
 def _numbers(value: object, path: str) -> list[float]:
-    return [as_logprob(entry, path) for entry in as_list(value, path)]
+    # Finite numbers, nearly all there are, pass without a call; NaN fails both comparisons.
+    return [
+        entry if type(entry) is float and SENTINEL < entry < math.inf else as_logprob(entry, path)
+        for entry in as_list(value, path)
+    ]
 
 
 def _scored(row: Mapping[str, Any], token: int, width: int, path: str) -> ScoredToken:
