@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from assay.attacks.ask import claim_name
-from assay.attacks.catalogue import ATTACKS, HONEST_RUNS, REAL, Attack, Executor, Run
+from assay.attacks.catalogue import (
+    ATTACKS,
+    BFLOAT16,
+    HONEST_RUNS,
+    REAL,
+    Attack,
+    Executor,
+    Run,
+)
 from assay.attacks.produce import LAUNDRY, Amount, Say, attacked, fill_replays, fill_run, made_of
 from assay.attacks.servers import serving
 from assay.attacks.traces import Traces
@@ -17,6 +25,7 @@ from assay.attacks.vectors import (
     BATCHES,
     BLOCK,
     NONCES,
+    OLD_BLOCK,
     VECTOR_ATTACKS,
     VectorAttack,
     VectorFiles,
@@ -33,13 +42,18 @@ HONEST_AMOUNTS: Mapping[str, Amount] = {
     "honest": Amount(240),
     "honest-alone": Amount(40),
     "honest-bfloat16": Amount(110),
-    "honest-processed": Amount(48),
+    "honest-processed": Amount(80),
     "honest-free": Amount(80),
 }
-"""Honest claims a condition: 518 in all. At least 40 each: half of them calibrate, and a profile
-needs 20 (``scoring.constants.MIN_CALIBRATION_CLAIMS``)."""
+"""Honest claims a condition: 550 in all. Half of them calibrate; a fitted tail needs 40 of one set of
+conditions (``scoring.constants.TAIL_MIN_CLAIMS``), and the float32 runs are one."""
 COMPUTED = "poc-computed"
 """The validator's own vectors, which are also the published ones a forger learns from."""
+BEFORE: Mapping[Executor, str] = {
+    REAL: "poc-before",
+    BFLOAT16.executor: "poc-before-bfloat16",
+}
+"""Honest vectors of the block before, by engine: what a profile for vectors is made from."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +126,10 @@ async def _fill_vectors(kit: Kit, slot: ServerSlot, executor: Executor) -> None:
         if attack.executor == executor and not learns and not kit.vectors.has(attack.name):
             kit.say(f"{attack.name}: {NONCES} vectors")
             kit.vectors.write(attack.name, await send(attack, await slot.client(), None))
+    before = BEFORE.get(executor)
+    if before is not None and not kit.vectors.has(before):
+        body = await computed(await slot.client(), OLD_BLOCK, range(NONCES), BATCHES[0])
+        kit.vectors.write(before, body)
     if executor != REAL:
         return
     if not kit.vectors.has(COMPUTED):

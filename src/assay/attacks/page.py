@@ -182,9 +182,9 @@ def _vectors(rows: Sequence[VectorRow]) -> str:
             f"{NONCES} nonces of {SEQ_LEN} positions, recomputed by the real model in other"
             " batches. The count rule is the networks' default"
             f" ({NETWORK.dist_threshold:g} / {NETWORK.p_mismatch:g} / {NETWORK.alpha:g}), not"
-            " calibrated for this model. `by profile` judges the odd nonces with a profile of the"
-            " even ones of two honest engines, float32 and bfloat16, as vectors of a bfloat16"
-            " engine. The unexplained share is 0 for equal vectors and 1 for a"
+            " calibrated for this model. `by profile` judges with a profile of two honest engines,"
+            " float32 and bfloat16, on the block before, and takes the vectors for a bfloat16"
+            " engine's. The unexplained share is 0 for equal vectors and 1 for a"
             " guess made without the model. Porosity is the span of the nonces over their number;"
             f" above {POROUS:g} they were searched for.",
             _grid(head, lines),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.attacks.catalogue import ATTACKS, BFLOAT16, HONEST_RUNS
-from assay.attacks.kit import COMPUTED, Kit, everything
+from assay.attacks.kit import BEFORE, COMPUTED, Kit, everything
 from assay.attacks.page import Page
 from assay.attacks.pairs import Pair, pairs
 from assay.attacks.produce import Amount
@@ -153,10 +153,9 @@ def _describe(run: str) -> str:
 
 def _vector_rows(kit: Kit) -> list[VectorRow]:
     rows = []
-    other = "poc-honest-bfloat16"
     profile = None
-    if kit.vectors.has(COMPUTED) and kit.vectors.has(other):
-        profile = honest_profile(kit.vectors.read(COMPUTED), kit.vectors.read(other))
+    if all(kit.vectors.has(name) for name in BEFORE.values()):
+        profile = honest_profile(*(kit.vectors.read(name) for name in BEFORE.values()))
     for attack in VECTOR_ATTACKS:
         held = f"{attack.name}-computed" if attack.trick in ("mean", "search") else COMPUTED
         if kit.vectors.has(attack.name) and kit.vectors.has(held):

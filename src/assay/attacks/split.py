@@ -8,7 +8,7 @@ from assay.attacks.pairs import Pair
 from assay.attacks.prompts import QUESTIONS
 from assay.claims.account import Known
 from assay.scoring.calibrate import HonestRun, make_profile
-from assay.scoring.constants import MIN_CALIBRATION_CLAIMS
+from assay.scoring.constants import TAIL_MIN_CLAIMS
 from assay.scoring.profile import Profile
 from assay.scoring.profile_key import ProfileKey
 from assay.scoring.verdict import judge
@@ -29,12 +29,16 @@ def calibrates(pair: Pair) -> bool:
 
 
 def large_enough(honest: Sequence[Pair]) -> list[Pair]:
-    """The pairs whose conditions have as many claims as a profile needs; claims under other
-    conditions are then judged by the published thresholds, and their verdicts say so."""
+    """The pairs whose conditions have enough claims for a fitted tail.
+
+    With fewer, a p-value is a rank and never below 1/(claims + 1), which convicts nobody at a small
+    rate. Claims under conditions left out here are judged by the published thresholds and fixed
+    rules, and their verdicts say so.
+    """
     groups: dict[ProfileKey, list[Pair]] = {}
     for pair in honest:
         groups.setdefault(ProfileKey.of(pair.claim, pair.replay), []).append(pair)
-    kept = (group for group in groups.values() if len(group) >= MIN_CALIBRATION_CLAIMS)
+    kept = (group for group in groups.values() if len(group) >= TAIL_MIN_CLAIMS)
     return [pair for group in kept for pair in group]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from assay.attacks.figures import Rate
 from assay.attacks.forge import porosity
@@ -52,19 +52,13 @@ class VectorRow:
         return self.porosity is not None and self.porosity > POROUS
 
 
-def honest_profile(computed: ArtifactSet, other: ArtifactSet) -> Profile:
-    """A profile for vectors from two honest engines' even nonces; the odd ones are judged.
+def honest_profile(ours: ArtifactSet, other: ArtifactSet) -> Profile:
+    """A profile for vectors from two honest engines' answers to another block.
 
-    ``computed`` are the validator's (float32), ``other`` those of an honest bfloat16 executor.
-    Raises SettingsError when they share too few nonces.
+    ``ours`` are the validator's (float32), ``other`` those of a bfloat16 engine. Raises
+    SettingsError when they share too few nonces.
     """
-    sides = (_odd_or_even(computed, 0), _odd_or_even(other, 0))
-    return calibrate(sides, (KEY, KEY), ENGINES, HIDDEN_SIZE)
-
-
-def _odd_or_even(vectors: ArtifactSet, rest: int) -> ArtifactSet:
-    kept = {nonce: vector for nonce, vector in vectors.vectors.items() if nonce % 2 == rest}
-    return replace(vectors, vectors=kept)
+    return calibrate((ours, other), (KEY, KEY), ENGINES, HIDDEN_SIZE)
 
 
 def vector_row(
@@ -74,13 +68,15 @@ def vector_row(
     profile: Profile | None = None,
     test: StatTest = NETWORK,
 ) -> VectorRow:
-    """The figures of one set. ``profile`` judges its odd nonces, as vectors of the executor it says
-    it is: an honest bfloat16 one. Raises ClaimError when the two are of different challenges."""
+    """The figures of one set. ``profile`` judges it as vectors of an honest bfloat16 engine.
+
+    Raises ClaimError when the two are of different challenges.
+    """
     by_profile = None
     if profile is not None:
         by_profile = judge_by_profile(
-            _odd_or_even(claimed, 1),
-            _odd_or_even(computed, 1),
+            claimed,
+            computed,
             profile,
             key=KEY,
             hardware=(ENGINES[1], ENGINES[0]),
