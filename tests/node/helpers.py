@@ -105,6 +105,14 @@ class Driver:
         answer = await self.node.http.get(f"{backend.base_url}/seen")
         return list(answer.json())
 
+    async def seen_so_many(self, backend: Backend, count: int) -> None:
+        """Return when a stand-in has seen ``count`` completions."""
+        for _ in range(int(SOON / 0.05)):
+            if len(await self.seen(backend)) >= count:
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"{count} completions never came")
+
     async def asked_again(self, backend: Backend, times: int) -> None:
         """Return when the node has asked a stand-in so often what its proof of compute does."""
         counts = []
@@ -118,8 +126,10 @@ class Driver:
 
 
 @asynccontextmanager
-async def driven(config: NodeConfig) -> AsyncIterator[Driver]:
-    app = create_app(config)
+async def driven(
+    config: NodeConfig, clock: Callable[[], float] = time.monotonic
+) -> AsyncIterator[Driver]:
+    app = create_app(config, node=Node(config, clock=clock))
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(
