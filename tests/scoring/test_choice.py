@@ -268,8 +268,8 @@ def test_min_tokens_masks_an_end_token_and_nothing_else(
         replay = replay.model_copy(update={"positions": raw.positions})
     else:
         replay = prefill_replay(world, claim, engine)
-    choice = choose(claim, replay, end_ids=(end,) if known else None)
-    assert isinstance(choice, Choice)
+    engine_says = EngineIdentity(eos_token_ids=(end,) if known else None)
+    choice = measured(claim, replay.model_copy(update={"engine": engine_says}))
     assert not contradictions(choice)[:least].any()
     assert not choice.mismatch[:least].any()
     # A cheap model's text is still seen.
@@ -277,8 +277,7 @@ def test_min_tokens_masks_an_end_token_and_nothing_else(
     cheap[:, end] = -np.inf
     laundered = claim_by(world, engine, tokens=tokens_of(cheap, world))
     replay = prefill_replay(world, laundered, engine)
-    choice = choose(laundered, replay, end_ids=(end,) if known else None)
-    assert isinstance(choice, Choice)
+    choice = measured(laundered, replay.model_copy(update={"engine": engine_says}))
     assert contradictions(choice)[:least].sum() >= 4
 
 

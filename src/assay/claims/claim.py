@@ -76,6 +76,8 @@ class EngineIdentity(_Frozen):
     default_sampling_params: dict[str, float] | None = None
     """What the server fills in where a request names none of these (the model's generation config);
     ``None`` where it does not say."""
+    eos_token_ids: tuple[TokenId, ...] | None = None
+    """The end tokens it stops at, which ``min_tokens`` masks."""
 
 
 class Tape(_Frozen):

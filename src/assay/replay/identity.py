@@ -98,6 +98,7 @@ class ServerIdentity(BaseModel):
             max_model_len=self.max_model_len,
             template_digest=self.template_digest,
             default_sampling_params=self.default_sampling_params,
+            eos_token_ids=self.eos_token_ids,
         )
 
     def digest(self) -> str:

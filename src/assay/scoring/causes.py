@@ -25,6 +25,7 @@ from assay.scoring.constants import (
     HONEST_MISMATCH,
     STRANGER_DISTANCE,
     UNRELATED_DRAWS,
+    UNRELATED_LISTED,
 )
 from assay.scoring.result import Cause, Verdict
 from assay.scoring.spans import far_span
@@ -148,7 +149,8 @@ def _from_choice(case: _Case, choice: Choice) -> list[Cause]:
     sampler = _sampler(case, choice, first)
     if sampler is not None:
         return [sampler]
-    if unrelated_draws(choice) >= UNRELATED_DRAWS and not choice.greedy:
+    unrelated = UNRELATED_LISTED if choice.source == "lists" else UNRELATED_DRAWS
+    if unrelated_draws(choice) >= unrelated and not choice.greedy:
         return [
             Cause(
                 name="seed",
@@ -234,7 +236,7 @@ def _from_value(case: _Case) -> list[Cause]:
                 )
             ]
     causes = [_weights(case, distances)]
-    if case.claim.prompt.token_ids is None or case.mean >= COARSE_WEIGHTS_DISTANCE:
+    if causes[0].name != "kv_cache":
         causes.append(
             Cause(name="template", message="or another system prompt or template than the claim's")
         )

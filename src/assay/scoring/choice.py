@@ -16,7 +16,6 @@ Two questions are asked of each position, and they have different nulls:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -42,13 +41,15 @@ __all__ = [
 ]
 
 
-def choose(
-    claim: Claim, replay: Replay, *, end_ids: Sequence[int] | None = None
-) -> Choice | NoChoice:
-    """The choice evidence of ``claim`` in ``replay``, or why there is none. ``end_ids`` are the
-    model's end tokens, which ``min_tokens`` masks; without them one is told from the draws."""
+def choose(claim: Claim, replay: Replay) -> Choice | NoChoice:
+    """The choice evidence of ``claim`` in ``replay``, or why there is none.
+
+    What the request does not say is taken from what the engines say of themselves: the defaults
+    of the claim's server (else of the validator's), the end tokens of the validator's (else of the
+    claim's; where neither tells, one is guessed from the draws).
+    """
     try:
-        asked = dataclasses.replace(_asked(claim, replay), end_ids=tuple(end_ids or ()))
+        asked = _asked(claim, replay)
         evidence = replay.evidence
         if evidence is not None and evidence.drawn:
             assumed = choice_evidence.assumptions(asked, evidence)
@@ -60,12 +61,11 @@ def choose(
         return missing.what
 
 
-def drawn_at(claim: Claim, replay: Replay, *, end_ids: Sequence[int] | None = None) -> float | None:
+def drawn_at(claim: Claim, replay: Replay) -> float | None:
     """The temperature that explains the claimed tokens where the request's does not
     (``choice_lists.fitting_temperature``); ``None`` where none does, or nobody can tell."""
     try:
-        asked = dataclasses.replace(_asked(claim, replay), end_ids=tuple(end_ids or ()))
-        return choice_lists.fitting_temperature(asked)
+        return choice_lists.fitting_temperature(_asked(claim, replay))
     except UnavailableError:
         return None
 
@@ -110,7 +110,8 @@ def _asked(claim: Claim, replay: Replay) -> Asked:
         defaults = replay.engine.default_sampling_params
     sampling = sampling_of(claim.request, defaults)
     _repeatable(sampling)
-    return Asked(claim, replay, sampling, tokens)
+    ends = replay.engine.eos_token_ids or claim.engine.eos_token_ids or ()
+    return Asked(claim, replay, sampling, tokens, end_ids=ends)
 
 
 def _repeatable(sampling: Sampling) -> None:

@@ -78,9 +78,10 @@ def from_lists(asked: Asked) -> Choice:
     claimed = np.array(asked.tokens[:count], dtype=np.int64)
     redraw = _Redraw(sampling, claimed, _noise(asked, count), asked.end_ids)
     drawn = redraw(held[:count], processed=replay.logprobs_mode == PROCESSED)
-    if not asked.end_ids and sampling.min_tokens and replay.logprobs_mode == RAW:
-        redraw = dataclasses.replace(redraw, ends=_guessed_end(drawn, claimed, sampling))
-        drawn = redraw(held[:count], processed=False)
+    if not asked.end_ids and sampling.min_tokens:
+        ends = _guessed_ends(asked, redraw, drawn)
+        redraw = dataclasses.replace(redraw, ends=ends)
+        drawn = redraw(held[:count], processed=replay.logprobs_mode == PROCESSED)
     rows = np.flatnonzero(~np.isnan(drawn.margin) | drawn.cut)
     if not len(rows):
         raise UnavailableError(
@@ -186,12 +187,23 @@ class _Redraw:
         return draw(lists, self.claimed, self.sampling, noise, processed=processed, never=never)
 
 
-def _guessed_end(drawn: Draws, claimed: Ints, sampling: Sampling) -> tuple[int, ...]:
+def _guessed_ends(asked: Asked, redraw: _Redraw, drawn: Draws) -> tuple[int, ...]:
     """The end token, where nobody says which it is: the id that is drawn most often in place of
-    the claimed ones while it must not be. Taking it out can only help the claim."""
-    early = (drawn.drawn != claimed) & (np.arange(len(claimed)) < sampling.min_tokens)
-    ids, counts = np.unique(drawn.drawn[early], return_counts=True)
-    return (int(ids[counts.argmax()]),) if len(ids) else ()
+    the claimed ones while it must not be, on either side's numbers. On the claim's own an honest
+    one differs nowhere else. Taking ids out can only help the claim."""
+    count = len(redraw.claimed)
+    sides = [drawn]
+    held = asked.claim.positions or ()
+    if len(held) >= count and asked.claim.logprobs_mode == RAW:
+        sides.append(redraw(held[:count], processed=False))
+    early = np.arange(count) < redraw.sampling.min_tokens
+    found = []
+    for side in sides:
+        ids, counts = np.unique(
+            side.drawn[early & (side.drawn != redraw.claimed)], return_counts=True
+        )
+        found += [int(ids[counts.argmax()])] if len(ids) else []
+    return tuple(found)
 
 
 def _own_draws(asked: Asked, redraw: _Redraw, count: int) -> tuple[Floats, Bools]:

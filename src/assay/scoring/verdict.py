@@ -89,7 +89,7 @@ def judge(
     check_fpr(fpr)
     pairing = pair_up(claim, replay, kind)
     account = _account(claim, replay, pairing, known)
-    choice = choose(claim, replay, end_ids=None if known is None else known.eos_ids)
+    choice = choose(claim, replay)
     measurement = measured(claim, replay, pairing, choice)
     match = fitting_profile(profile, claim, replay, allow_unknown=allow_unknown)
     tested: dict[TestedChannel, Tested] = {}
