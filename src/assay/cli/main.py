@@ -17,6 +17,7 @@ from assay.cli import (
     doctor,
     exits,
     node,
+    node_receive,
     poc,
     power,
     record,
@@ -48,6 +49,7 @@ app.command("power")(power.power)
 app.command("attack")(attack.attack)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
+node.app.command("receive")(node_receive.receive)
 app.add_typer(node.app, name="node")
 app.add_typer(poc.app, name="poc")
 
