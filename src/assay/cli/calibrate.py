@@ -127,7 +127,9 @@ def describe(profile: Profile) -> dict[str, Any]:
 
 
 def _statistic(profile: Profile, null: Null) -> dict[str, Any]:
-    scores = np.concatenate([sample.scores[:, -1] for sample in null.samples])
+    scores = np.concatenate(
+        [table(group.records, null.statistic)[0][:, -1] for group in profile.groups]
+    )
     guessed, _ = table(profile.baseline, null.statistic)
     longest = int(min(sample.lengths.max() for sample in null.samples))
     return {
