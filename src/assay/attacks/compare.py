@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from assay.attacks import activations, difr
 from assay.attacks.catalogue import ATTACKS, BFLOAT16, HONEST, HONEST_RUNS, REAL, Attack, Executor
+from assay.attacks.constants import VALIDATOR_BATCH
 from assay.attacks.figures import auc
 from assay.attacks.kit import Kit, at, everything
 from assay.attacks.models import served_folder
@@ -96,11 +98,14 @@ async def _difr(
         for name, held in claims.items():
             file = kit.logs.parent / "difr" / f"{name}.json"
             stored = _stored(file)
-            for claim in (claim for claim in held if claim.id not in stored):
-                if client is None:
-                    client = await at(kit, stack, REAL, real)
-                rows = await difr.prefill_rows(client, SERVED_NAME, claim)
-                stored[claim.id] = difr.scores(common, claim, rows, known)
+            left = [claim for claim in held if claim.id not in stored]
+            if left and client is None:
+                client = await at(kit, stack, REAL, real)
+            for start in range(0, len(left), VALIDATOR_BATCH):
+                batch = left[start : start + VALIDATOR_BATCH]
+                asked = (difr.prefill_rows(client, SERVED_NAME, claim) for claim in batch if client)
+                for claim, rows in zip(batch, await asyncio.gather(*asked), strict=True):
+                    stored[claim.id] = difr.scores(common, claim, rows, known)
             _store(file, stored)
             for figure, title in DIFR.items():
                 found[title][name] = [stored[claim.id][figure] for claim in held]

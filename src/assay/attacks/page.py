@@ -119,6 +119,8 @@ def _targets(outcomes: Sequence[Outcome]) -> str:
             said = f"missed by {one.target.least - one.reached:.3f}"
             said += (
                 "; more claims do not reach it"
+                if one.needed is None and one.target.statistic in COLUMNS
+                else ""
                 if one.needed is None
                 else f"; {one.needed[0]} claims judged together reach {one.needed[1]:.3f}"
                 f" ({one.needed[0] * constants.TOKENS} tokens)"

@@ -51,7 +51,8 @@ class Row:
     not be measured; ``against`` the same against honest claims of bfloat16 executors.
     ``failed`` by channel counts the claims that channel fails; ``convicted`` the verdicts
     ``fail``; ``causes`` what the verdicts name, by how often. ``placed`` counts the claims in which
-    the edited position is named.
+    the edited position is named, ``placed_near`` those in which it or the next one is: with a
+    token of near equal chance put in its place, the first thing that looks wrong is what follows.
     """
 
     attack: str
@@ -64,6 +65,7 @@ class Row:
     inconclusive: int
     causes: Mapping[str, int] = field(default_factory=dict)
     placed: Rate | None = None
+    placed_near: Rate | None = None
 
 
 def row(
@@ -80,13 +82,12 @@ def row(
     causes: Counter[str] = Counter()
     for verdict in verdicts:
         causes.update(cause.name for cause in verdict.causes)
-    placed = None
+    placed = placed_near = None
     if attack.edit == "replace-token":
-        found = sum(
-            names_position(verdict, edited_position(pair))
-            for verdict, pair in zip(verdicts, cheating, strict=True)
-        )
-        placed = Rate(found, len(verdicts))
+        both = list(zip(verdicts, map(edited_position, cheating), strict=True))
+        placed = Rate(sum(names_position(v, at) for v, at in both), len(both))
+        near = sum(names_position(v, at) or names_position(v, at + 1) for v, at in both)
+        placed_near = Rate(near, len(both))
     return Row(
         attack=attack.name,
         path=path,
@@ -101,6 +102,7 @@ def row(
         inconclusive=sum(v.verdict == "inconclusive" for v in verdicts),
         causes=dict(causes.most_common()),
         placed=placed,
+        placed_near=placed_near,
     )
 
 
@@ -163,8 +165,9 @@ def outcome(
     """Hold ``found`` against ``target``."""
     if target.statistic == "account":
         return Outcome(target, found.failed["account"].share)
-    if target.statistic == "position":
-        return Outcome(target, None if found.placed is None else found.placed.share)
+    if target.statistic in ("position", "position or next"):
+        rate = found.placed if target.statistic == "position" else found.placed_near
+        return Outcome(target, None if rate is None else rate.share)
     ours = column(honest, target.statistic, target.first)
     theirs = column(cheating, target.statistic, target.first)
     reached = auc(ours, theirs)

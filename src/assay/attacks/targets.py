@@ -14,7 +14,7 @@ class Target:
 
     ``statistic`` is one of ``scoring.measure.STATISTICS``, ``account`` for the share of claims
     that an account check fails, or ``position`` for the share in which the place of the edit is
-    named.
+    named, ``position or next`` for that in which it or the place after it is.
     """
 
     attack: str
@@ -41,6 +41,7 @@ TARGETS: tuple[Target, ...] = (
     Target("laundered-system-prompt", "choice_mismatch", 1.0),
     Target("one-token", "value_peak", 1.0),
     Target("one-token", "position", 1.0),
+    Target("one-token", "position or next", 1.0),
     Target("truncated", "account", 1.0),
     Target("inflated", "account", 1.0),
 )
