@@ -70,7 +70,7 @@ def calibrate(
             result.claim,
             result.replay,
             result.verdict,
-            run="" if pool else path.stem,
+            run="" if pool else path.stem.removesuffix(".results"),
         )
         for path in results
         for result in read_results(path)
