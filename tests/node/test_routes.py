@@ -25,6 +25,11 @@ SECTION_2 = {
     ("GET", "/metrics"),
     ("GET", "/api/v1/gpu/devices"),
     ("GET", "/api/v1/gpu/driver"),
+    ("POST", "/api/v1/models/status"),
+    ("POST", "/api/v1/models/download"),
+    ("DELETE", "/api/v1/models"),
+    ("GET", "/api/v1/models/list"),
+    ("GET", "/api/v1/models/space"),
 }
 
 
