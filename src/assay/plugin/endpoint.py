@@ -228,7 +228,8 @@ def describe(config: Any, workers: list[dict[str, Any]], args: Namespace) -> dic
         "plugin_version": __version__,
         "vllm_version": vllm.__version__,
         "runner": sampling["runner"],
-        "tape": sampling["tape"],
+        # A rejection sampler does not draw by the noise of one token and position.
+        "tape": None if config.speculative_config is not None else sampling["tape"],
         "hardware": sampling["hardware"],
         "model": names[0] if isinstance(names, list) else names,
         "model_path": model.model,

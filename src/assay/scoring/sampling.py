@@ -22,6 +22,7 @@ SAMPLER_FIELDS: Final = (
     "allowed_token_ids",
     "thinking_token_budget",
     "logits_processors",
+    "vllm_xargs",
 )
 """Fields that change logits after the raw log probabilities are taken."""
 
