@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -54,6 +55,9 @@ from assay.store.outbox_tables import (
 )
 
 __all__ = ["OUTBOX_VERSION", "Campaign", "OpenCampaign", "Outbox", "Post", "Waiting"]
+
+OWNER_GONE_WITHIN = 3.0
+"""Seconds PostgreSQL may take to notice that the server before was killed."""
 
 
 class Outbox:
@@ -325,11 +329,14 @@ def _only_server(url: str, engine: Engine, closing: ExitStack) -> None:
         # Of the session, not of a transaction: a server that dies loses its connection with it.
         closing.callback(holder.invalidate)
         query = f"SELECT pg_try_advisory_lock({lock_of(OUTBOX_OWNER)})"
-        if not holder.exec_driver_sql(query).scalar():
-            raise StoreError(
-                f"the outbox {shown_url(url)} is in use by another server; set POC_STORE to a"
-                " database or schema of this server's own"
-            )
+        until = time.monotonic() + OWNER_GONE_WITHIN
+        while not holder.exec_driver_sql(query).scalar():
+            if time.monotonic() > until:
+                raise StoreError(
+                    f"the outbox {shown_url(url)} is in use by another server; set POC_STORE to a"
+                    " database or schema of this server's own"
+                )
+            time.sleep(0.05)
         return
     path = _file_of(url)
     if path is None:
