@@ -156,6 +156,8 @@ async def test_a_model_in_use_stays(tmp_path: Path) -> None:
         {"hf_repo": "../../etc"},
         {"hf_repo": "a/../b"},
         {"hf_repo": "a/b/c"},
+        {"hf_repo": "someone--tiny-model"},
+        {"hf_repo": "a/b\n"},
         {"hf_repo": ""},
         {"hf_repo": REPO, "hf_commit": "main"},
         {"hf_repo": REPO, "hf_commit": "../x"},

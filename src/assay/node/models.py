@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -33,6 +33,14 @@ class Model(BaseModel):
 
     hf_repo: Annotated[str, Field(pattern=rf"^{_NAME}(/{_NAME})?$")]
     hf_commit: Annotated[str | None, Field(pattern=r"^[0-9a-f]{40}$")] = None
+
+    @field_validator("hf_repo")
+    @classmethod
+    def _one_folder(cls, repo: str) -> str:
+        # The hub has no such names, and "a--b" would be the folder of "a/b".
+        if "--" in repo or ".." in repo:
+            raise ValueError("no name of the hub holds -- or ..")
+        return repo
 
     def shown(self) -> dict[str, str | None]:
         return {"hf_repo": self.hf_repo, "hf_commit": self.hf_commit}
