@@ -18,10 +18,13 @@ import threading
 import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+SHARED: list[SharedMemory] = []
 # Ignores what a supervisor says, as a worker stuck in a driver call does.
 STUBBORN = (
     "import signal, time\n"
@@ -50,6 +53,8 @@ class Mood:
     """How long a proof-of-compute batch is overdue."""
     stale_gauge: int = 0
     """Requests that the metrics show although there are none."""
+    shared: str = ""
+    """Name of shared memory to make; the children then hold its tracker open, as workers do."""
     children: int = 0
     """Stubborn processes to start, each in a session of its own."""
     statistics: bool = True
@@ -101,9 +106,17 @@ def main(arguments: list[str]) -> int:
 
 
 def start_children(mood: Mood) -> None:
+    fds: tuple[int, ...] = ()
+    if mood.shared:
+        SHARED.append(SharedMemory(mood.shared, create=True, size=4096))
+        fds = (resource_tracker.getfd(),)
+        mood.shared = ""
     for _ in range(mood.children):
         child = subprocess.Popen(
-            [sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, start_new_session=True
+            [sys.executable, "-c", STUBBORN],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=fds,
         )
         assert child.stdout is not None
         child.stdout.readline()  # its signals are ignored from here on

@@ -364,6 +364,22 @@ async def test_workers_do_not_outlive_a_server_that_was_killed(tmp_path: Path) -
         assert not any(runs(pid) for pid in tree)
 
 
+async def test_shared_memory_of_a_killed_backend_is_given_back(tmp_path: Path) -> None:
+    """A crash must not fill /dev/shm: the tracker that unlinks it outlives the worker that holds
+    it open, and is not killed together with it."""
+    config = stand_in_config(tmp_path, backends__count=1, backends__stop_grace_s=1)
+    name = f"assay-test-{os.getpid()}-{config.port}"
+    async with driven(config) as driver:
+        await driver.up()
+        (one,) = driver.backends
+        await driver.tell(one, shared=name, children=1)
+        assert (Path("/dev/shm") / name).exists()
+        assert len(descendants(server_pid(one))) == 2  # the worker and the tracker
+        os.kill(server_pid(one), signal.SIGKILL)
+        await ready_again(driver, one, 2)
+        assert not (Path("/dev/shm") / name).exists()
+
+
 async def test_each_backend_has_its_own_gpus_and_starts_are_staggered(tmp_path: Path) -> None:
     config = stand_in_config(
         tmp_path,

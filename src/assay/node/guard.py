@@ -24,6 +24,8 @@ PR_SET_CHILD_SUBREAPER = 36
 LEFT_BEHIND_GRACE = 5.0
 """Seconds the children have to end by themselves after the server has: vLLM's trackers of shared
 memory clean up then."""
+TRACKER_GRACE = 5.0
+"""Seconds more for those trackers once everything else is gone; they need a fraction of one."""
 ORPHAN_GRACE = 5.0
 """Seconds the server has when the node is gone; nobody waits for it any more."""
 LOOK_EVERY = 0.05
@@ -119,20 +121,36 @@ def _reap(server: int) -> int | None:
 
 
 def _end_descendants(grace: float) -> None:
-    """Wait ``grace`` seconds for what is left, then kill until nothing is."""
+    """Wait ``grace`` seconds for what is left, then kill until nothing is.
+
+    Python's resource trackers unlink the shared memory of processes that are gone, once all of
+    them are; killed together with them, a tracker would leave vLLM's rings in /dev/shm for ever.
+    """
     deadline = time.monotonic() + grace
     while True:
         _reap(-1)
         left = descendants(os.getpid())
         if not left:
             return
-        if time.monotonic() >= deadline:
-            for pid in left:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+        now = time.monotonic()
+        for pid in left:
+            if now >= deadline + (TRACKER_GRACE if _is_tracker(pid) else 0.0):
+                _kill(pid)
         time.sleep(LOOK_EVERY)
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # it ended by itself
 
 
 def descendants(root: int) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from assay.node.backend import BackendProcess, Launch
 from assay.node.config import Backends
 from assay.node.failures import BackendFailureError
-from assay.node.guard import LEFT_BEHIND_GRACE, descendants
+from assay.node.guard import LEFT_BEHIND_GRACE, TRACKER_GRACE, descendants
 
 TAIL_BYTES = 65_536
 EXTRA_PATIENCE = 5.0
@@ -68,7 +68,7 @@ class GuardedProcess:
         self._guard = guard
         self._log = log
         self._begin = begin
-        self._patience = grace + LEFT_BEHIND_GRACE + EXTRA_PATIENCE
+        self._patience = grace + LEFT_BEHIND_GRACE + TRACKER_GRACE + EXTRA_PATIENCE
         self._server_over = asyncio.Event()
         asyncio.get_running_loop().add_reader(told, self._hear, told)
         self._over = asyncio.create_task(self._wait_for_all())
