@@ -113,6 +113,20 @@ def test_an_honest_claim_of_another_runner_or_device_never_fails() -> None:
         assert verdict.channels[1].reason
 
 
+def test_a_required_channel_that_could_not_look_keeps_a_claim_from_passing() -> None:
+    """An executor that leaves out its tape, or the seed, cannot slip past the choice channel."""
+    claim, replay = pair(WORLD, WORLD.engine(0.001), tape=None)
+    silent = claim.model_copy(update={"tape": Tape(runner="v1", device="cuda")})
+    unseeded = {name: value for name, value in claim.request.items() if name != "seed"}
+    for said in (silent, claim.model_copy(update={"request": unseeded})):
+        assert judge(said, replay).verdict == "pass"
+        verdict = judge(said, replay, require=("choice",))
+        assert verdict.verdict == "inconclusive"
+        assert [reason.code for reason in verdict.reasons] == ["channel_required"]
+        assert "choice channel" in verdict.reasons[0].message
+    assert judge(*honest(1, noise=0.001), require=("choice",)).verdict == "pass"
+
+
 def test_a_seed_of_the_executors_own_is_noted() -> None:
     claim, replay = honest(1, noise=0.001)
     for source, noted in (("executor", True), ("client", False), ("beacon", False), (None, False)):

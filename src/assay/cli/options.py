@@ -10,6 +10,7 @@ import typer
 from assay.claims.claim import LogprobsMode
 from assay.errors import SettingsError
 from assay.replay.request import PathChoice
+from assay.scoring.channels import ChannelName
 
 Server = Annotated[
     str, typer.Option("--server", help="Address of the vLLM server, such as http://127.0.0.1:8000.")
@@ -52,6 +53,16 @@ AllowUnknown = Annotated[
         help="Let a profile fit claims that do not say which engine made them.",
     ),
 ]
+Require = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--require",
+        help="Channel without whose own pass no claim passes: choice, account or value; may be"
+        " repeated. Ask for choice where you chose the seeds: a claim that does not say how its"
+        " seed became draws is inconclusive then.",
+    ),
+]
+CHANNELS = ("value", "choice", "account")
 REQUEST_MODES = ("raw_logprobs", "processed_logprobs")
 
 
@@ -67,3 +78,11 @@ def path_choice(text: str) -> PathChoice:
     if text in get_args(PathChoice):
         return cast(PathChoice, text)
     raise SettingsError(f"--path {text}: expected one of {', '.join(get_args(PathChoice))}")
+
+
+def required_channels(names: list[str] | None) -> tuple[ChannelName, ...]:
+    """The channels named on the command line; SettingsError for one there is not."""
+    for name in names or ():
+        if name not in CHANNELS:
+            raise SettingsError(f"--require {name}: expected one of {', '.join(CHANNELS)}")
+    return tuple(cast(list[ChannelName], names or []))

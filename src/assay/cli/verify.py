@@ -22,9 +22,11 @@ from assay.cli.options import (
     Json,
     Mode,
     Profiles,
+    Require,
     Server,
     path_choice,
     request_mode,
+    required_channels,
 )
 from assay.cli.results import print_results, summary
 from assay.errors import ClaimError
@@ -103,6 +105,7 @@ def verify(
     profile: Profiles = None,
     fpr: Fpr = DEFAULT_FPR,
     allow_unknown: AllowUnknown = False,
+    require: Require = None,
     logprobs_mode: Mode = None,
     concurrency: Concurrency = None,
     api_key: ApiKey = None,
@@ -139,6 +142,7 @@ def verify(
         fpr=fpr,
         allow_unknown=allow_unknown,
         beacon=beacon,
+        require=required_channels(require),
         label=claims_file.stem if label is None else label,
         concurrency=concurrency or settings.concurrency,
         retries=settings.retries,

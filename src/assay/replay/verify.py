@@ -16,6 +16,7 @@ from assay.replay.identity import ServerIdentity
 from assay.replay.known import fetch_known
 from assay.replay.paths import replay_claim
 from assay.replay.request import DEFAULT_OPTIONS, PathChoice, ReplayOptions
+from assay.scoring.channels import ChannelName
 from assay.scoring.constants import DEFAULT_FPR
 from assay.scoring.profile import Profile
 from assay.scoring.result import Verdict
@@ -37,6 +38,8 @@ class VerifyOptions:
     allow_unknown: bool = False
     beacon: str | None = None
     """Public value that every seed must follow from (``claims.seeds``)."""
+    require: tuple[ChannelName, ...] = ()
+    """Channels without whose pass no claim passes."""
     label: str = ""
     concurrency: int = 8
     retries: int = 3
@@ -51,6 +54,7 @@ class VerifyOptions:
         return options_digest(
             (calibrated if self.profiles else {})
             | ({} if self.beacon is None else {"beacon": self.beacon})
+            | ({"require": sorted(self.require)} if self.require else {})
             | {
                 "strict": self.replay.strict,
                 "allow_text": self.replay.allow_text,
@@ -133,6 +137,7 @@ def _judge(claim: Claim, run: ReplayRun, known: Known, options: VerifyOptions) -
         profile=options.profiles,
         fpr=options.fpr,
         allow_unknown=options.allow_unknown,
+        require=options.require,
     )
 
 

@@ -56,6 +56,8 @@ WORDS: dict[str, str] = {
     " seed: other weights, another seed or other sampling parameters.",
     "choice_unlikely": "Honest claims of the profile hardly ever differ so much from what the"
     " validator's engine draws with the same seed.",
+    "channel_required": "A channel that has to pass for this validator could not look, or could not"
+    " decide.",
     "choice_unclear": "More tokens than usual are not the ones the seed draws, and too few to be"
     " sure of it.",
     "choice_agrees": "The tokens are those that the request's seed draws.",

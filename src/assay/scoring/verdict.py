@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from assay.claims.account import Check, Known, check_account, with_replay
 from assay.claims.claim import Claim, Replay
@@ -17,7 +17,7 @@ from assay.scoring.channel_results import (
     value_result,
     with_p_values,
 )
-from assay.scoring.channels import ChannelResult
+from assay.scoring.channels import ChannelName, ChannelResult
 from assay.scoring.choice import choose
 from assay.scoring.choice_rule import DOUBTFUL, choice_result
 from assay.scoring.combine import Combined, check_fpr, combine
@@ -61,6 +61,7 @@ def judge(
     profile: Profile | Sequence[Profile] | None = None,
     fpr: float = DEFAULT_FPR,
     allow_unknown: bool = False,
+    require: Collection[ChannelName] = (),
 ) -> Verdict:
     """Judge ``claim`` by ``replay``.
 
@@ -82,6 +83,10 @@ def judge(
     not, or lacks a statistic, the published thresholds and the fixed rules of ``choice_rule``
     apply, and the verdict says so. A ``threshold`` is an order of the caller's: with one, the
     value channel is held to it whatever the profile.
+
+    ``require`` names channels without whose own pass nothing passes. An executor decides what its
+    claim says, and by saying less (no seed, no tape) it can keep a channel from looking; whoever
+    ordered seeded answers should require the choice channel.
 
     The verdict never passes, and never fails by distance, without a comparison. Raises
     SettingsError for a threshold outside [0, 1) and for a rate that is none.
@@ -107,6 +112,7 @@ def judge(
     if not pairing.usable and not found:
         found.append(finding("block", "no_evidence", "no position can be compared"))
     found += _of_channels(channels)
+    found += _required(channels, require)
     together = combine(channels, fpr) if tested else None
     if together is not None:
         found += _rejected(channels, together)
@@ -159,6 +165,21 @@ def _of_channels(channels: Sequence[ChannelResult]) -> list[Finding]:
     if value.outcome == "inconclusive" and value.p_value is not None:
         found.append(finding("hold", value.code, value.reason))
     return found
+
+
+def _required(channels: Sequence[ChannelResult], require: Collection[ChannelName]) -> list[Finding]:
+    """Holds for each channel that had to pass and did not get to an answer."""
+    return [
+        finding(
+            "hold",
+            "channel_required",
+            f"the {channel.name} channel has to pass here and is"
+            f" {channel.outcome.replace('_', ' ')}: {channel.reason}",
+            channel.position,
+        )
+        for channel in channels
+        if channel.name in require and channel.outcome in ("not_available", "inconclusive")
+    ]
 
 
 def _rejected(channels: Sequence[ChannelResult], together: Combined) -> list[Finding]:
