@@ -66,7 +66,7 @@ def run_node(port: int, backend_port: int, folder: str) -> None:
     from assay.node.app import create_app
     from assay.node.backend import Backend, BackendState
     from assay.node.config_file import node_config
-    from assay.node.run import _faster_loop, _settings
+    from assay.node.run import _faster_loop, _settings, listen
 
     config = node_config(None, {"port": port, "proxy.port": 0, "store.folder": folder}, {})
 
@@ -76,7 +76,8 @@ def run_node(port: int, backend_port: int, folder: str) -> None:
             backend = Backend(port=backend_port)
             app.state.node.pool.replace([backend])
             app.state.node.pool.move(backend, BackendState.READY)
-            await uvicorn.Server(_settings(app, config)).serve()
+            listener = listen(HOST, port)
+            await uvicorn.Server(_settings(app, config)).serve(sockets=[listener])
 
     with asyncio.Runner(loop_factory=_faster_loop()) as runner:
         runner.run(main())
