@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import subprocess
@@ -137,6 +138,20 @@ async def test_offline_nothing_is_asked(tmp_path: Path, hub: Hub) -> None:
         assert "offline" in answer.json()["detail"]
         assert (await driver.get("/api/v1/models/list")) == {"models": []}
     assert hub.tokens == []
+
+
+async def test_without_huggingface_hub_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "huggingface_hub" else find(name)
+    )
+    async with driven(config(tmp_path)) as driver:
+        for answer in (await post(driver, "download"), await delete(driver)):
+            assert answer.status_code == 503
+            assert "pip install huggingface_hub" in answer.json()["detail"]
+        assert (await post(driver, "status")).json()["status"] == "NOT_FOUND"
 
 
 async def test_a_model_in_use_stays(tmp_path: Path) -> None:

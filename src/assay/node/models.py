@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -148,6 +149,7 @@ class _Models:
             )
         if self._node.draining.is_set():
             raise NodeRefusal(503, "the node is about to end")
+        _need_hub()
         task = f"{model.hf_repo}@{model.hf_commit or 'main'}"
         there = await asyncio.to_thread(self._cache.look, model.hf_repo, model.hf_commit)
         running = self._downloads.get(model.hf_repo, model.hf_commit)
@@ -161,6 +163,7 @@ class _Models:
     async def delete(self, request: Request) -> Response:
         """404 when there is nothing; 409 while backends use it."""
         model = await self._body(request)
+        _need_hub()
         supervisor = self._node.supervisor
         used = supervisor.request is not None and supervisor.phase in ("starting", "running")
         if used and supervisor.request is not None and supervisor.request.model == model.hf_repo:
@@ -240,6 +243,13 @@ class _Models:
 
     async def _body(self, request: Request) -> Model:
         return await read_model(request, Model, self._node.config.limits.control_body_bytes)
+
+
+def _need_hub() -> None:
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise NodeRefusal(
+            503, "huggingface_hub is not installed; it comes with vLLM: pip install huggingface_hub"
+        )
 
 
 def _described(model: Model, there: OnDisk) -> ModelStatus:

@@ -48,7 +48,7 @@ class ReceiverConfig(Section):
     """Path of a SQLite file, or a database URL, which may hold a password."""
     key: SecretStr | None = None
     body_bytes: PositiveInt = 64 * MIB
-    """A post of the outbox holds up to 100,000 artifacts, which is 7 MB."""
+    """100,000 artifacts are 7 MB; a post of the engine plugin holds a tenth of it."""
     refuse_porous: bool = False
 
     @field_validator("key")
