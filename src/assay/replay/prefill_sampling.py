@@ -31,6 +31,10 @@ models, 0.31 to 0.33). What a request leaves out comes from the model's generati
 GREEDY_BELOW = 1e-5
 """vLLM's ``_SAMPLING_EPS``: below it a request is greedy, and top-p, top-k and min-p are dropped."""
 
+LEAST_TEMPERATURE = 1e-2
+"""vLLM's ``_MAX_TEMP``: a smaller positive temperature is raised to it first, so that only 0 is
+greedy."""
+
 OFF_UNLESS_SET = (
     "logit_bias",
     "bad_words",
@@ -116,6 +120,8 @@ def read_sampling(request: Mapping[str, Any], server: Mapping[str, float] | None
             unknown.append(name)
         else:
             values[name] = float(server.get(name, default))
+    if 0 < values.get("temperature", 0.0) < LEAST_TEMPERATURE:
+        values["temperature"] = LEAST_TEMPERATURE
     return Sampling(
         values, tuple(unknown), tuple(name for name in OFF_UNLESS_SET if request.get(name))
     )

@@ -28,6 +28,7 @@ from assay.scoring.constants import (
     TAMPER_NATS,
     TAMPER_NATS_REPLAYED,
 )
+from assay.scoring.draws import LARGEST_ID
 from assay.scoring.sampling import Sampling, sampling_of
 
 __all__ = [
@@ -98,7 +99,7 @@ def _only_replayed(choice: Choice) -> Bools:
 
 def _asked(claim: Claim, replay: Replay) -> Asked:
     tokens = _tokens(claim)
-    if not tokens:
+    if not tokens or not all(0 <= token < LARGEST_ID for token in tokens):
         raise UnavailableError("no_token_ids", "the claim gives no ids for its tokens")
     ours, theirs = claim.prompt.token_ids, replay.prompt_token_ids
     if ours is not None and theirs is not None and ours != theirs:

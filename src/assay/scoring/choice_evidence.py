@@ -151,7 +151,7 @@ def _own_leads(
         return unknown, never
     surely = kept.listed[rows, place]
     if defaults and not sampling.greedy:
-        # The server may cut by defaults of its own; no cut ever takes the likeliest id.
-        surely = surely & (place == 0) & (theirs >= lists.claimed)
+        # The server may cut by defaults of its own; no cut takes an id and leaves a less likely one.
+        surely = surely & (theirs > lists.claimed)
     lead = difference / sampling.divisor + shaping
     return np.where(surely, lead, np.nan), never if sampling.reshaped else kept.claimed_cut

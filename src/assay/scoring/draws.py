@@ -26,6 +26,8 @@ from assay.scoring.sampling import Sampling
 Ints = NDArray[np.int64]
 NOBODY = -1
 """Key of an empty slot."""
+LARGEST_ID = 1 << 31
+"""Ids are below this in every engine."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Lists:
 
 
 def lists_of(positions: Sequence[Position], claimed: Sequence[int]) -> Lists:
-    """The lists of ``positions`` around the ids ``claimed``; text keys are left out."""
+    """The lists of ``positions`` around the ids ``claimed``; keys that are text, or no id of any
+    vocabulary, are left out."""
     width = max((len(position.top) for position in positions), default=0)
     keys = np.full((len(positions), max(width, 1)), NOBODY, dtype=np.int64)
     values = np.full(keys.shape, -np.inf)
@@ -54,7 +57,7 @@ def lists_of(positions: Sequence[Position], claimed: Sequence[int]) -> Lists:
         for entry in position.top:
             if entry.key == token:
                 own[row] = entry.logprob
-            elif isinstance(entry.key, int):
+            elif isinstance(entry.key, int) and 0 <= entry.key < LARGEST_ID:
                 keys[row, slot], values[row, slot] = entry.key, entry.logprob
                 slot += 1
     values[values <= IMPOSSIBLE_WIRE] = -np.inf
@@ -81,7 +84,9 @@ def kept_by(lists: Lists, sampling: Sampling, *, processed: bool) -> Kept:
 
     In processed mode the engine did so already: what is possible is kept. In raw mode the order is
     the engine's: temperature, min-p, top-k, then top-p of what is left, which keeps an id while the
-    probability of those above it is less than p. The lists must hold the likeliest ids. Before
+    probability of those above it is less than p. The lists must hold the likeliest ids. Ids of one
+    score (two logits in bfloat16 often are equal) stand in any order in the engine's sort, and it may
+    keep all of them or some, so that none is surely kept where one of them may go. Before
     ``min_tokens`` one unknown id other than the two in question, the end token, may have been
     masked first; what is said is true whichever it is.
     """
@@ -90,50 +95,66 @@ def kept_by(lists: Lists, sampling: Sampling, *, processed: bool) -> Kept:
     possible = np.isfinite(lists.logprobs)
     if processed:
         return Kept(possible, np.isneginf(lists.claimed), np.exp(remaining))
-    divisor = sampling.divisor
+    divisor, masked = sampling.divisor, np.arange(len(possible)) < sampling.min_tokens
     scaled, claimed = lists.logprobs / divisor, lists.claimed / divisor
-    masked = np.arange(len(scaled)) < sampling.min_tokens
     best = np.maximum(scaled[:, 0], claimed)
     next_best = np.maximum(scaled[:, 1] if scaled.shape[1] > 1 else -np.inf, claimed)
-    count = possible.sum(axis=1)
-    # Rank of each id among the listed and the claimed one, from 0; ids that tie share theirs.
-    above_claimed = (scaled > claimed[:, None]).sum(axis=1)
-    rank = np.arange(scaled.shape[1])[None, :] + (claimed[:, None] > scaled)
-    alive, claimed_cut = possible.copy(), np.isneginf(lists.claimed)
+    # Rank of each id among the listed and the claimed one, from 0: the last it may have in a tie.
+    count, above_claimed = possible.sum(axis=1), (scaled > claimed[:, None]).sum(axis=1)
+    final, not_below = _last_of_tie(scaled), claimed[:, None] >= scaled
+    # ``alive`` surely stays, ``maybe`` is not surely out.
+    alive, maybe, claimed_cut = possible.copy(), possible.copy(), np.isneginf(lists.claimed)
     last = np.where(possible, scaled, np.inf).min(axis=1)
     open_end = np.isfinite(remaining)  # ids that are not listed may be in the draw
+    at_edge = np.zeros(len(scaled), dtype=np.bool_)  # some by a tie with the last listed one
     if sampling.min_p is not None:
         floor = best + math.log(sampling.min_p)
         alive &= scaled >= floor[:, None] + CUT_SLACK
         floor = np.where(masked, next_best, best) + math.log(sampling.min_p)
+        maybe &= scaled >= floor[:, None] - CUT_SLACK
         claimed_cut |= claimed < floor - CUT_SLACK
         open_end &= last >= floor - CUT_SLACK
     if sampling.top_k is not None:
-        alive &= rank < sampling.top_k
-        claimed_cut |= above_claimed - masked >= sampling.top_k
+        alive &= final + not_below < sampling.top_k
+        edge = np.minimum(sampling.top_k - 1 + masked, scaled.shape[1] - 1)
         open_end &= count + (claimed >= last) - masked < sampling.top_k
+        lowest = np.take_along_axis(scaled, edge[:, None], axis=1)
+        maybe &= scaled >= lowest
+        at_edge = ~open_end & (remaining > -np.inf) & (lowest[:, 0] <= last)
+        claimed_cut |= above_claimed - masked >= sampling.top_k
     low, high = _rest(remaining, last, divisor)
     low = np.where(open_end & (sampling.min_p is None) & (sampling.top_k is None), low, 0.0)
-    high = np.where(open_end, high, 0.0)
-    if sampling.top_p is not None:
+    beyond, high = np.where(at_edge, high, 0.0), np.where(open_end, high, 0.0)
+    if (top_p := sampling.top_p) is not None:
         weights = np.where(alive, np.exp(scaled), 0.0)
         own = np.where(claimed_cut, 0.0, np.exp(claimed))
-        total = weights.sum(axis=1) + own
-        before = np.cumsum(weights, axis=1) - weights + own[:, None] * (claimed[:, None] > scaled)
+        total, most_total = (
+            np.where(those, np.exp(scaled), 0.0).sum(axis=1) + own for those in (alive, maybe)
+        )
+        through = np.take_along_axis(np.cumsum(weights, axis=1), final, axis=1)
+        before = through - weights + own[:, None] * not_below
         before_claimed = (weights * (scaled > claimed[:, None])).sum(axis=1)
         following = np.pad(weights[:, 1:], ((0, 0), (0, 1)))
         following = np.maximum(following, np.minimum(np.exp(last), low)[:, None])
-        after = np.where(masked[:, None], following, 0.0)
+        after = following * masked[:, None]
         first = np.where(masked, weights[:, 0] * (scaled[:, 0] > claimed), 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             most = before / ((total + low)[:, None] - after)
-            least = (before_claimed - first) / (total + high - first)
-        top_p = sampling.top_p
-        alive &= (most < top_p - CUT_SLACK) | (rank == 0)
+            least = (before_claimed - first) / (most_total + high + beyond - first)
+        alive &= (most < top_p - CUT_SLACK) | (final + not_below == 0)
         claimed_cut |= (least > top_p + CUT_SLACK) & (above_claimed > 0)
         # Where the listed ids fill the nucleus nothing else is left in it.
         high = np.where(total / (total + high) > top_p + CUT_SLACK, 0.0, high)
     return Kept(alive, claimed_cut, high)
+
+
+def _last_of_tie(scores: Floats) -> Ints:
+    """Place [n, k] of the last id whose score is that of each; ``scores`` [n, k] fall."""
+    last = np.tile(np.arange(scores.shape[1]), (len(scores), 1))
+    for place in range(scores.shape[1] - 2, -1, -1):
+        equal = scores[:, place] == scores[:, place + 1]
+        last[:, place] = np.where(equal, last[:, place + 1], place)
+    return last
 
 
 def _mass(lists: Lists) -> Floats:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from assay.scoring.constants import GREEDY_BELOW, LEAST_TEMPERATURE
+from assay.scoring.constants import LEAST_TEMPERATURE
 
 NEUTRAL: Final[dict[str, float]] = {
     "repetition_penalty": 1.0,
@@ -75,7 +76,9 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature is not None and self.temperature < GREEDY_BELOW
+        """Zero only: a smaller positive temperature than ``LEAST_TEMPERATURE`` is raised to it
+        before the engine looks whether a request is greedy."""
+        return self.temperature == 0
 
     @property
     def divisor(self) -> float:
@@ -126,7 +129,10 @@ def _usual(defaults: Mapping[str, float]) -> dict[str, float]:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """``None`` too for what is not finite, or too large for a float: no engine takes it."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) <= sys.float_info.max else None
 
 
 def _integer(value: object) -> int | None:

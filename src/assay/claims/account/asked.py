@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from assay.claims.account.constants import LEAST_TEMPERATURE
 from assay.claims.claim import Claim
 
 
@@ -45,11 +46,12 @@ def may_call_tools(claim: Claim) -> bool:
 
 
 def temperature(claim: Claim) -> float | None:
-    """``None`` where the request does not say it: a server's default may be any."""
+    """What the engine divides by; 0 for greedy. ``None`` where the request does not say it: a
+    server's default may be any."""
     value = claim.request.get("temperature")
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
         return None
-    return float(value)
+    return max(float(value), LEAST_TEMPERATURE) if value else 0.0
 
 
 SHAPES = (

@@ -39,3 +39,6 @@ MOST_PLACES: Final = 32
 MOST_LEAVES: Final = 1000
 """Work that a hostile text may cause: ambiguous places of special tokens kept at once, places of
 one stop string or one key tried, values looked for in the arguments of one answer. Beyond, no outcome."""
+
+LEAST_TEMPERATURE: Final = 1e-2
+"""vLLM raises a smaller positive temperature to this (its sampling parameters, 0.31 to 0.33)."""

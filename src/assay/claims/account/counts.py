@@ -68,8 +68,8 @@ def usage_total(claim: Claim, known: Known) -> Check:
     if usage.total_tokens == total:
         return check.holds(f"{total} tokens in all")
     return check.fails(
-        f"usage.total_tokens is {usage.total_tokens}, and {usage.prompt_tokens} prompt and"
-        f" {usage.completion_tokens} output tokens make {total}"
+        f"usage.total_tokens is {usage.total_tokens}, which is not {usage.prompt_tokens} prompt and"
+        f" {usage.completion_tokens} output tokens together"
     )
 
 
