@@ -18,6 +18,9 @@ from assay.replay.identity import identify
 from assay.replay.prompts import PromptLine
 from assay.replay.record import RecordOptions, record_one, record_request
 
+RETRIES = 3
+"""A run takes an hour: one connection that a server closed while idle must not end it."""
+
 
 def claim_name(run: str, index: int) -> str:
     """The id of claim ``index`` of a run or an attack."""
@@ -67,7 +70,7 @@ async def answers(
     Raises ReplayError when the server refuses or fails, ClaimError when an answer is no evidence.
     """
     server = await identify(client)
-    options = RecordOptions(concurrency=run.batch)
+    options = RecordOptions(concurrency=run.batch, retries=RETRIES)
     slots = asyncio.Semaphore(run.batch)
 
     async def one(index: int) -> Claim:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from assay.attacks import constants, edit
-from assay.attacks.ask import answers, claim_name
+from assay.attacks.ask import RETRIES, answers, claim_name
 from assay.attacks.catalogue import BFLOAT16, HONEST, Attack, Run
 from assay.attacks.traces import Traces
 from assay.claims.claim import Claim, EngineIdentity, Replay
@@ -83,7 +83,9 @@ async def fill_replays(
     async def one(claim: Claim) -> list[Replay]:
         async with slots:
             try:
-                run = await replay_claim(client, server, claim, ReplayOptions(path=path))
+                run = await replay_claim(
+                    client, server, claim, ReplayOptions(path=path), retries=RETRIES
+                )
             except ReplayError as error:
                 if error.code == NOT_AVAILABLE:
                     return []
