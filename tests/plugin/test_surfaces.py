@@ -263,6 +263,15 @@ def test_a_worker_that_cannot_tell_its_noise_says_no_tape() -> None:
     assert worker(V1, None).assay_status()["tape"] is None
 
 
+@pytest.mark.parametrize("module", [V1, V2])
+def test_a_speculating_server_names_no_tape(module: str) -> None:
+    """Drafts are accepted and rejected by other noise: a claim with this tape would fail for it."""
+    ours = SimpleNamespace(assay_evidence=[], assay_generation=1, use_fp64_gumbel=False)
+    speculating = worker(module, ours)
+    speculating.model_runner.speculative_config = object()
+    assert speculating.assay_status()["tape"] is None
+
+
 def test_f20_both_runners_of_this_vllm_are_known_by_their_classes() -> None:
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner as RunnerV2
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner as RunnerV1

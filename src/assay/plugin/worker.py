@@ -44,7 +44,10 @@ class AssayWorker(PocWorker):
         return {**evidence, "runner": runner_name(self.model_runner), "tape": self._tape()}
 
     def _tape(self) -> dict[str, Any] | None:
-        """What turns a request's seed into draws here; ``None`` where it cannot be repeated."""
+        """What turns a request's seed into draws here; ``None`` where it cannot be repeated, as with
+        speculative decoding, which accepts and rejects drafts by randomness of its own."""
+        if getattr(self.model_runner, "speculative_config", None) is not None:
+            return None
         sampler = getattr(self.model_runner, "sampler", None)
         generation = sampler.assay_generation if hasattr(sampler, "assay_evidence") else None
         if generation is None:

@@ -27,9 +27,11 @@ from assay.scoring.constants import (
     CONTESTED_NATS,
     TAMPER_NATS,
     TAMPER_NATS_REPLAYED,
+    TAMPER_SLACKS,
 )
 from assay.scoring.draws import LARGEST_ID
 from assay.scoring.sampling import Sampling, sampling_of
+from assay.scoring.signals import other_prompt
 
 __all__ = [
     "Choice",
@@ -87,25 +89,24 @@ def first_outlier(choice: Choice) -> int | None:
     """The first output position whose token was put there by hand: on the claim's own numbers, or
     by far on the validator's, another id wins. ``None`` where there is none."""
     with np.errstate(invalid="ignore"):
-        far = (choice.own >= TAMPER_NATS) | _only_replayed(choice)
+        far = choice.own >= max(TAMPER_NATS, TAMPER_SLACKS * choice.slack)
+        far |= _only_replayed(choice)
     places = np.flatnonzero(far)
     return int(choice.positions[places[0]]) if len(places) else None
 
 
 def _only_replayed(choice: Choice) -> Bools:
     margin: Floats = choice.margin
-    return np.asarray(np.isnan(choice.own) & (margin >= TAMPER_NATS_REPLAYED))
+    return np.asarray(np.isnan(choice.own) & (margin >= TAMPER_NATS_REPLAYED * choice.sharper))
 
 
 def _asked(claim: Claim, replay: Replay) -> Asked:
     tokens = _tokens(claim)
     if not tokens or not all(0 <= token < LARGEST_ID for token in tokens):
         raise UnavailableError("no_token_ids", "the claim gives no ids for its tokens")
-    ours, theirs = claim.prompt.token_ids, replay.prompt_token_ids
-    if ours is not None and theirs is not None and ours != theirs:
-        raise UnavailableError(
-            "prompt_mismatch", "claim and replay did not run the same prompt tokens"
-        )
+    differs = other_prompt(claim, replay)
+    if differs is not None:
+        raise UnavailableError("prompt_mismatch", differs)
     defaults = claim.engine.default_sampling_params
     if defaults is None:
         defaults = replay.engine.default_sampling_params

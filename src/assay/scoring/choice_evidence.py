@@ -86,7 +86,8 @@ def from_evidence(asked: Asked, evidence: Evidence) -> Choice:
         entropy=entropy,
         by_luck=by_luck,
         noise=bool(np.isfinite(noise).any()),
-        slack=SHAPED_SLACK if _shaped(asked) else CONTRADICTION_SLACK,
+        slack=SHAPED_SLACK * sampling.sharper if _shaped(asked) else CONTRADICTION_SLACK,
+        sharper=sampling.sharper,
         assumed=asked.assumed,
     )
 

@@ -48,7 +48,8 @@ class Choice:
     request's cuts take the claimed id out. ``entropy`` [n] nats of the validator's sampling
     distribution, NaN without a list. ``by_luck`` [n]: the chance that a draw with other noise
     comes out as this one. ``noise``: somebody knows the noise of the draws; without it margins are
-    known only where the ids are equal. ``slack``: nats by which ``own`` may be off. ``unseen``: at
+    known only where the ids are equal. ``slack``: nats by which ``own`` may be off. ``sharper``: how
+    many times the request's temperature makes differences larger (at least 1). ``unseen``: at
     most this many mismatches can be missing, expected over all positions. ``assumed``: what nobody
     stated; where it is not true, agreement still shows the seed at work and disagreement nothing.
     """
@@ -65,6 +66,7 @@ class Choice:
     by_luck: Floats
     noise: bool = True
     slack: float = CONTRADICTION_SLACK
+    sharper: float = 1.0
     unseen: float = 0.0
     assumed: tuple[str, ...] = ()
 

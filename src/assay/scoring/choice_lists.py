@@ -100,6 +100,7 @@ def from_lists(asked: Asked) -> Choice:
         cut=drawn.cut[rows],
         entropy=entropy[rows],
         by_luck=by_luck[rows],
+        sharper=sampling.sharper,
         unseen=float(drawn.unseen[rows].sum()),
         assumed=assumed,
     )

@@ -123,7 +123,8 @@ CONTRADICTION_SLACK: Final = 0.002
 float32 noise and digits printed to 4 places move a score by a tenth of this."""
 SHAPED_SLACK: Final = 0.02
 """The same where penalties or biases, which raw log probabilities do not show, were taken from the
-validator's side: a repetition penalty of 1.2 carries 20 % of the two sides' difference along."""
+validator's side: a repetition penalty of 1.2 carries 20 % of the two sides' difference along.
+Divided by a temperature below 1."""
 HONEST_CONTRADICTIONS: Final = 0.002
 """Share of contradictions an honest executor is allowed. The claim's own numbers and the seed
 decide its own draw whatever the hardware, so honest claims have none (none in 11,447 positions of
@@ -132,9 +133,12 @@ SmolLM2-135M, float32 and bfloat16, decode and prefill); the allowance is for wh
 TAMPER_NATS: Final = 1.0
 """A single token that loses by this much on the claim's own numbers was not drawn by them: 50
 times the larger slack above."""
+TAMPER_SLACKS: Final = 50
+"""And by this many times what such a lead may be off by, where that is more."""
 TAMPER_NATS_REPLAYED: Final = 8.0
 """The same on the validator's numbers alone, where hardware counts: honest pairs of alternatives
-differ by up to 2.1 nats on record (see ``MARGIN_CLIP``)."""
+differ by up to 2.1 nats on record (see ``MARGIN_CLIP``). Below temperature 1 logits, and what engines
+differ by, are divided by it: so is this."""
 
 # --- Likely causes: words for a reader. Nothing here changes a verdict. Distances as measured above
 # --- (raw mode): other dtype 0.0064, int8 0.0115, fp8 0.025, int4 0.087, unrelated answers 0.18.

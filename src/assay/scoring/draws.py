@@ -53,6 +53,9 @@ def lists_of(positions: Sequence[Position], claimed: Sequence[int]) -> Lists:
     for row, (position, token) in enumerate(zip(positions, claimed, strict=True)):
         if position.token == token:
             own[row] = position.logprob
+        # A chosen id beside the list is none of the likeliest, whatever its number says.
+        possible = [e.logprob for e in position.top if math.isfinite(e.logprob)]
+        own[row] = min([own[row], *possible])
         slot = 0
         for entry in position.top:
             if entry.key == token:

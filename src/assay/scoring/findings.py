@@ -15,7 +15,7 @@ from assay.claims.positions import IMPOSSIBLE, Position
 from assay.scoring.arrays import Bools, Floats, ScoreArrays
 from assay.scoring.constants import CEILING_SHARE, IMPOSSIBLE_WIRE, MASS_TOLERANCE
 from assay.scoring.result import Reason
-from assay.scoring.signals import one_sided_padding, scale_factor
+from assay.scoring.signals import one_sided_padding, other_prompt, scale_factor
 
 Effect = Literal["fail", "block", "hold"]
 """``fail``: counts against the claim whatever the distances say. ``block``: the distances mean
@@ -139,20 +139,15 @@ def _finite(position: Position) -> bool:
 
 
 def same_prompt(claim: Claim, replay: Replay) -> list[Finding]:
-    ours, theirs = claim.prompt.token_ids, replay.prompt_token_ids
-    if ours is None or theirs is None or ours == theirs:
+    why = other_prompt(claim, replay)
+    if why is None:
         return []
-    place = next(
-        (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
-        min(len(ours), len(theirs)),
-    )
     return [
         finding(
             "block",
             "prompt_mismatch",
-            f"the claim ran a prompt of {len(ours)} tokens and the replay one of {len(theirs)},"
-            f" different from prompt token {place} on: system prompt, template or tokenizer are"
-            " not the same, and the distributions cannot be compared",
+            f"{why}: system prompt, template or tokenizer are not the same, and the distributions"
+            " cannot be compared",
         )
     ]
 

@@ -88,6 +88,11 @@ class Sampling:
         return max(self.temperature, LEAST_TEMPERATURE)
 
     @property
+    def sharper(self) -> float:
+        """How many times differences between engines grow by the temperature; at least 1."""
+        return max(1.0, 1.0 / self.divisor)
+
+    @property
     def cuts(self) -> bool:
         """Some ids are, or may be, taken out of the draw."""
         named = (self.top_k, self.top_p, self.min_p)

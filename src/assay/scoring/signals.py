@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from assay.claims.claim import Replay
+from assay.claims.claim import Claim, Replay
+from assay.claims.digest import prompt_digest
 from assay.claims.positions import IMPOSSIBLE, Position
 from assay.scoring.arrays import Bools, Floats, ScoreArrays
 from assay.scoring.constants import (
@@ -32,6 +33,29 @@ def first_disagreement(claim: Sequence[Position], replay: Sequence[Position]) ->
         if ours.token != theirs.token:
             return index
     return None
+
+
+def other_prompt(claim: Claim, replay: Replay) -> str | None:
+    """Why the two sides are known to have run different prompts; ``None`` where they are not.
+
+    A claim without prompt ids was rendered again: its count or its digest may still show that the
+    executor's rendering was another one, by an honest date or default as well as by a lie.
+    """
+    ours, theirs = claim.prompt.token_ids, replay.prompt_token_ids
+    if theirs is None or ours == theirs:
+        return None
+    length = claim.usage.prompt_tokens if ours is None else len(ours)
+    digest = claim.prompt.digest
+    if ours is None and length in (None, len(theirs)):
+        if digest is None or digest.lower() == prompt_digest(theirs):
+            return None
+        return "the digest of the claim's prompt is not that of the replay's"
+    place = ""
+    if ours is not None:
+        shortest = min(len(ours), len(theirs))
+        first = next((i for i in range(shortest) if ours[i] != theirs[i]), shortest)
+        place = f", different from prompt token {first} on"
+    return f"the claim ran a prompt of {length} tokens and the replay one of {len(theirs)}{place}"
 
 
 def top1_agreement(arrays: ScoreArrays) -> float:
