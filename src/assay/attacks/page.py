@@ -147,8 +147,8 @@ def _false_positives(conditions: Sequence[Condition], fpr: float) -> str:
     return "\n\n".join(
         [
             "## False positives",
-            "Honest claims judged with a profile made from other honest claims to other questions"
-            " (`attacks/split.py`).",
+            "Every honest claim, judged with a profile made from other honest claims to other"
+            " questions: of two halves, each by the profile of the other (`attacks/split.py`).",
             _grid(head, lines),
         ]
     )

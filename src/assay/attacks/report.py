@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from assay.attacks.pairs import Pair, pairs
 from assay.attacks.produce import Amount
 from assay.attacks.prompts import QUESTIONS
 from assay.attacks.split import calibrates, index_of, large_enough, profile_of
-from assay.attacks.table import Condition, Judging, Outcome, Row, condition, outcome, row
+from assay.attacks.table import Condition, Judging, Outcome, Row, outcome, row
 from assay.attacks.targets import TARGETS
 from assay.attacks.vector_table import VectorRow, honest_profile, vector_row
 from assay.attacks.vectors import VECTOR_ATTACKS
@@ -41,6 +42,7 @@ def build_page(kit: Kit, fpr: float, amount: Amount | None = None) -> Page:
         judging = _judging(kit, path, found, known, fpr)
         if not judging:
             continue
+        crossed = _judging(None, path, found, known, fpr)
         made.append(_made_of(path, found))
         for attack in ATTACKS:
             cheating, honest = found[attack.name], found[attack.honest]
@@ -55,7 +57,7 @@ def build_page(kit: Kit, fpr: float, amount: Amount | None = None) -> Page:
             for target in (t for t in TARGETS if t.attack == attack.name):
                 # Decode comes first: targets are held against it where both paths were run.
                 outcomes.setdefault(target.text, outcome(target, one, cheating, honest))
-        conditions += _conditions(path, found, judging)
+        conditions += _conditions(path, found, (judging, crossed))
     return Page(
         fpr=fpr,
         made=made,
@@ -78,13 +80,18 @@ def model_facts(model: Path) -> Known:
 
 
 def _judging(
-    kit: Kit, path: str, found: dict[str, list[Pair]], known: Known, fpr: float
+    kit: Kit | None, path: str, found: dict[str, list[Pair]], known: Known, fpr: float
 ) -> dict[LogprobsMode, Judging]:
-    """Verdicts by log probability mode, each with the profile of its own honest claims."""
+    """Verdicts by log probability mode, each with the profile of its own honest claims.
+
+    With ``kit`` the profile is made of the claims that calibrate and is written, attacks included;
+    without, of the others, to judge those that calibrate.
+    """
     judging: dict[LogprobsMode, Judging] = {}
     modes: dict[LogprobsMode, list[Pair]] = {}
     for run in HONEST_RUNS:
-        modes.setdefault(run.mode, []).extend(p for p in found[run.name] if calibrates(p))
+        side = [p for p in found[run.name] if calibrates(p) == (kit is not None)]
+        modes.setdefault(run.mode, []).extend(side)
     for mode, honest in modes.items():
         if not honest:
             continue
@@ -95,6 +102,8 @@ def _judging(
             continue
         profile = profile_of(name, enough, known)
         judging[mode] = Judging(profile, fpr, known)
+        if kit is None:
+            continue
         for attack in ATTACKS:
             if attack.base.mode == mode and found[attack.name]:
                 measured = [pair.measured for pair in found[attack.name]]
@@ -117,21 +126,32 @@ def _made_of(path: str, found: dict[str, list[Pair]]) -> str:
 
 
 def _conditions(
-    path: str, found: dict[str, list[Pair]], judging: dict[LogprobsMode, Judging]
+    path: str,
+    found: dict[str, list[Pair]],
+    both: tuple[dict[LogprobsMode, Judging], dict[LogprobsMode, Judging]],
 ) -> list[Condition]:
-    """The honest claims that did not calibrate, by run, then the float32 ones by language."""
+    """The honest claims by run, then the raw ones by language. Each is judged by the profile that
+    it is not part of: ``both`` are those of either half."""
     told = []
-    tested: list[Pair] = []
+    tested: list[tuple[Pair, str]] = []
     for run in HONEST_RUNS:
-        held = [pair for pair in found[run.name] if not calibrates(pair)]
-        if held and run.mode in judging:
-            told.append(condition(_describe(run.name), path, held, judging[run.mode]))
-            tested += held if run.mode == "raw_logprobs" else []
+        if not found[run.name] or any(run.mode not in judging for judging in both):
+            continue
+        outcomes = [
+            (pair, both[int(calibrates(pair))][run.mode].verdict(pair).verdict)
+            for pair in found[run.name]
+        ]
+        told.append(_condition(_describe(run.name), path, outcomes))
+        tested += outcomes if run.mode == "raw_logprobs" else []
     for name, english in (("English prompts", True), ("other languages", False)):
-        held = [pair for pair in tested if (_language(pair) == "en") == english]
-        if held:
-            told.append(condition(f"of these, {name}", path, held, judging["raw_logprobs"]))
+        held = [(p, outcome) for p, outcome in tested if (_language(p) == "en") == english]
+        told.append(_condition(f"of these, {name}", path, held))
+    told.append(_condition("raw log probabilities, together", path, tested))
     return told
+
+
+def _condition(name: str, path: str, outcomes: list[tuple[Pair, str]]) -> Condition:
+    return Condition(name, path, Counter(outcome for _, outcome in outcomes))
 
 
 def _language(pair: Pair) -> str:
