@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def _conditions(
     return told
 
 
-def _condition(name: str, path: str, outcomes: list[tuple[Pair, str]]) -> Condition:
+def _condition(name: str, path: str, outcomes: Sequence[tuple[Pair, str]]) -> Condition:
     return Condition(name, path, Counter(outcome for _, outcome in outcomes))
 
 
