@@ -119,7 +119,10 @@ def settle_mode(claim: Claim, options: ReplayOptions, server: ServerIdentity) ->
             code="validator_unusable",
         )
     named = claim.logprobs_mode or options.logprobs_mode
-    sampling = read_sampling(claim.request, server.default_sampling_params)
+    defaults = claim.engine.default_sampling_params
+    if defaults is None:
+        defaults = server.default_sampling_params
+    sampling = read_sampling(claim.request, defaults)
     shaping = sampling.shaping
     if named == "processed_logprobs":
         return _processed_mode(sampling)

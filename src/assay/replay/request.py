@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from assay.claims.claim import Claim, LogprobsMode
 from assay.errors import ReplayError
+from assay.replay.prefill_sampling import DEFAULTS
 
 MAX_POSITIONS = 32_768
 """Longest trace the plugin takes (spec replay, section 1)."""
@@ -47,6 +48,9 @@ priority scheduling; enforced fields of the origin would be another replay's."""
 OUTPUT_SHAPE = frozenset({"n", "best_of", "echo", "prompt_logprobs", "use_beam_search"})
 """Refused with enforced tokens. One choice's distributions do not depend on how many were drawn
 beside it, so these are dropped with a note; beam search is not, see below."""
+
+SERVER_FILLS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""What a server takes from the model's generation config where a request names none of them."""
 
 CHAT_ONLY = frozenset(
     {
@@ -121,6 +125,7 @@ def build_replay_request(claim: Claim, options: ReplayOptions = DEFAULT_OPTIONS)
     """
     notes: list[Note] = []
     body = {key: value for key, value in claim.request.items() if key not in NOT_SAMPLING}
+    _defaults(claim, body)
     _one_choice(body, notes)
     path = _prompt(claim, body, options, notes)
     enforced, positions = _enforced(claim, options, notes)
@@ -142,6 +147,18 @@ def build_replay_request(claim: Claim, options: ReplayOptions = DEFAULT_OPTIONS)
             )
         )
     return ReplayRequest(path, body, positions, k, tuple(notes))
+
+
+def _defaults(claim: Claim, body: dict[str, Any]) -> None:
+    """Name what the request left to the executor's server, where that says what it filled in: the
+    validator's would fill in values of its own, and cut what the executor honestly drew."""
+    filled_in = claim.engine.default_sampling_params
+    if filled_in is None:
+        return
+    for name in SERVER_FILLS:
+        if body.get(name) is None:
+            body[name] = filled_in.get(name, DEFAULTS[name])
+    body["top_k"] = int(body["top_k"]) if isinstance(body["top_k"], float) else body["top_k"]
 
 
 def _one_choice(body: dict[str, Any], notes: list[Note]) -> None:
