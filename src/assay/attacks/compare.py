@@ -74,7 +74,8 @@ async def compare_all(kit: Kit, amount: Amount | None = None, real: str | None =
             values.get(HONEST.name, ()), values.get(BFLOAT16.name, ())
         )
     comparison_file(kit).write_text(
-        json.dumps({"auc": table, "about": ABOUT}, indent=1), encoding="utf-8"
+        json.dumps({"auc": table, "about": ABOUT, "claims": wanted.claims}, indent=1),
+        encoding="utf-8",
     )
     return table
 

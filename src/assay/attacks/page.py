@@ -25,7 +25,7 @@ _HEADS = {
 class Page:
     """Everything the page shows. ``made`` says what was compared with what, line by line;
     ``others`` is the side-by-side table of other detectors, method -> attack -> AUC, with what
-    each of them is in ``about``."""
+    each of them is in ``about``, over the first ``compared`` claims of each attack."""
 
     fpr: float
     made: Sequence[str]
@@ -35,6 +35,7 @@ class Page:
     vectors: Sequence[VectorRow] = ()
     others: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     about: Mapping[str, str] = field(default_factory=dict)
+    compared: int = 0
 
 
 def render(page: Page) -> str:
@@ -211,7 +212,8 @@ def _others(page: Page) -> str:
     return "\n\n".join(
         [
             "## Beside other detectors",
-            "AUC of one claim on the same traces, by `assay attack compare`.",
+            f"AUC of one claim on the same traces, the first {page.compared} claims of each, by"
+            " `assay attack compare`.",
             "\n".join(f"- {method}: {about}" for method, about in page.about.items()),
             _grid(("attack", *names), lines),
         ]

@@ -195,7 +195,7 @@ def _others(kit: Kit) -> dict[str, Any]:
     if not path.is_file():
         return {}
     body = json.loads(path.read_text(encoding="utf-8"))
-    return {"others": body["auc"], "about": body["about"]}
+    return {"others": body["auc"], "about": body["about"], "compared": body["claims"]}
 
 
 def as_json(page: Page) -> dict[str, Any]:
