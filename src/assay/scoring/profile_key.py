@@ -50,15 +50,20 @@ class ProfileKey(_Frozen):
     mode: LogprobsMode | None = None
     executor: Side = Side()
     validator: Side = Side()
+    alternatives: int | None = None
+    """How many a position the request asked for, where it says. Distances over one or two differ
+    from those over twenty: honest claims of another number look like no honest claims."""
 
     @classmethod
     def of(cls, claim: Claim, replay: Replay) -> ProfileKey:
         asked = claim.request.get("model")
+        k = claim.request.get("top_logprobs" if claim.endpoint == "chat" else "logprobs")
         return cls(
             path=replay.path,
             mode=replay.logprobs_mode or claim.logprobs_mode,
             executor=Side.of(claim.engine, asked if isinstance(asked, str) else None),
             validator=Side.of(replay.engine),
+            alternatives=k if isinstance(k, int) and not isinstance(k, bool) else None,
         )
 
     def label(self) -> str:
@@ -110,6 +115,9 @@ def compare_keys(profile: ProfileKey, pair: ProfileKey) -> Difference:
         elif ours != theirs:
             conflicts.append(f"{name} is {theirs}, the profile's {ours}")
 
+    # Not a gap where one side does not say: older profiles do not.
+    if None not in (profile.alternatives, pair.alternatives):
+        look("number of alternatives a position", profile.alternatives, pair.alternatives)
     look("path", profile.path, pair.path)
     look("log probability mode", profile.mode, pair.mode)
     for who in ("executor", "validator"):
