@@ -46,12 +46,19 @@ def test_ignore_eos_leaves_nothing_that_stops() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "eos", "expected"),
-    [(8, EOS, "pass"), (3, 7, "pass"), (8, 7, "fail")],
-    ids=["at an end token", "cut by max_tokens", "by nothing"],
+    [(8, EOS, "pass"), (3, 7, "pass"), (8, 7, "not_available"), (None, 7, "not_available")],
+    ids=["at an end token", "cut by max_tokens", "perhaps by the context", "without a limit"],
 )
-def test_a_tool_call_ends_as_any_answer(limit: int, eos: int, expected: str) -> None:
+def test_a_tool_call_ends_as_any_answer(limit: int | None, eos: int, expected: str) -> None:
     called = claim({"max_tokens": limit}, finish_reason="tool_calls")
     assert outcome("finish_reason", called, Known(eos_ids=(eos,))) == expected
+
+
+@pytest.mark.parametrize(("context", "expected"), [(5, "pass"), (4096, "fail")])
+def test_a_tool_call_cut_by_the_context_is_honest(context: int, expected: str) -> None:
+    engine = EngineIdentity(max_model_len=context)
+    called = claim({"max_tokens": 8}, finish_reason="tool_calls", engine=engine)
+    assert outcome("finish_reason", called, Known(eos_ids=(7,))) == expected
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def verify(
         typer.Option(
             "--beacon",
             help="Public random value that every seed must follow from; a seed that does not was"
-            " chosen, and its claim fails (docs/choice.md).",
+            " chosen, and its claim fails (docs/choice.md). Implies --require choice.",
         ),
     ] = None,
     profile: Profiles = None,

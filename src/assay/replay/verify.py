@@ -39,7 +39,8 @@ class VerifyOptions:
     beacon: str | None = None
     """Public value that every seed must follow from (``claims.seeds``)."""
     require: tuple[ChannelName, ...] = ()
-    """Channels without whose pass no claim passes."""
+    """Channels without whose pass no claim passes; with a beacon the choice channel is one: a
+    request that lost its seed on the way would otherwise pass unlooked at."""
     label: str = ""
     concurrency: int = 8
     retries: int = 3
@@ -137,7 +138,7 @@ def _judge(claim: Claim, run: ReplayRun, known: Known, options: VerifyOptions) -
         profile=options.profiles,
         fpr=options.fpr,
         allow_unknown=options.allow_unknown,
-        require=options.require,
+        require=options.require if options.beacon is None else (*options.require, "choice"),
     )
 
 

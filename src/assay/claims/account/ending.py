@@ -47,9 +47,16 @@ def finish_reason(claim: Claim, known: Known) -> Check:
     if claim.finish_reason == "stop":
         return _stop(claim, known)
     if claim.finish_reason in CALLED:
-        cut = _length(claim, known, tokens)
-        return cut if cut.outcome == "pass" else _stop(claim, known)
+        return _called(claim, known, tokens)
     return REASON.unknown(f"nothing to check for the finish reason {claim.finish_reason or 'none'}")
+
+
+def _called(claim: Claim, known: Known, tokens: int) -> Check:
+    """A call found by a parser replaces either reason; it is false only when both would be."""
+    cut, stopped = _length(claim, known, tokens), _stop(claim, known)
+    if cut.outcome == "pass" or (cut.outcome == "not_available" and stopped.outcome == "fail"):
+        return cut
+    return stopped
 
 
 def _length(claim: Claim, known: Known, tokens: int) -> Check:
@@ -61,12 +68,12 @@ def _length(claim: Claim, known: Known, tokens: int) -> Check:
         prompt = len(claim.prompt.token_ids)
     # The executor's own context, which may be larger or smaller than the validator's.
     context = claim.engine.max_model_len or known.max_model_len
+    if prompt is not None and context is not None and prompt + tokens >= context:
+        return REASON.holds(f"stopped at the context length {context}")
     if limit is None or prompt is None or context is None:
         return REASON.unknown(
             "length: needs max_tokens, the prompt length and the context length of the executor"
         )
-    if prompt + tokens >= context:
-        return REASON.holds(f"stopped at the context length {context}")
     return REASON.fails(
         f"finish reason length after {tokens} tokens, below max_tokens {limit} and the context"
         f" {context}: the answer was truncated"
