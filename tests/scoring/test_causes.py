@@ -130,6 +130,19 @@ def test_a_tampered_span_is_named_where_it_begins(start: int, end: int) -> None:
             assert abs(cause.end - end) <= 2
 
 
+def test_a_replaced_token_is_where_its_span_begins() -> None:
+    """A likely other token: its own numbers stay right, those after it belong to another text."""
+    engine, other = WORLD.engine(0.001), WORLD.engine(1.5, 2)
+    tokens = tokens_of(engine, WORLD)
+    ranked = np.argsort(engine[40])[::-1]
+    tokens[40] = int(next(token for token in ranked if token != tokens[40]))
+    mixed = engine.copy()
+    mixed[41:] = other[41:]
+    for verdict in both(claim_by(WORLD, mixed, tokens=tokens)):
+        cause = next(c for c in verdict.causes if c.name == "tampered_span")
+        assert cause.position == 40
+
+
 @pytest.mark.parametrize(("noise", "name"), [(1.0, "quantisation"), (8.0, "other_model")])
 def test_wrong_from_the_first_token_is_the_weights(noise: float, name: str) -> None:
     for verdict in both(claim_by(WORLD, WORLD.engine(noise, 2))):

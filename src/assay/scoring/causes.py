@@ -221,7 +221,7 @@ def _from_value(case: _Case) -> list[Cause]:
         and span.outside <= CLEAN_DISTANCE
         and (span.start > 0 or span.end < len(places))
     ):
-        start = places[span.start]
+        start = _changed_before(case.choice, places[span.start])
         end = places[span.end - 1] + 1
         if span.start > 0:
             whole = span.end == len(places)
@@ -241,6 +241,14 @@ def _from_value(case: _Case) -> list[Cause]:
             Cause(name="template", message="or another system prompt or template than the claim's")
         )
     return causes
+
+
+def _changed_before(choice: Choice | NoChoice, start: int) -> int:
+    """Where a change begins whose numbers are far from ``start`` on: a replaced token leaves its own
+    position's numbers as they were, and shows there in the draw alone."""
+    if isinstance(choice, Choice) and ((choice.positions == start - 1) & choice.mismatch).any():
+        return start - 1
+    return start
 
 
 def _weights(case: _Case, distances: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Cause:
