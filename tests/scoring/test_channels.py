@@ -171,6 +171,26 @@ def test_a_cheat_fails_by_a_p_value_where_no_fixed_rule_would(path: str) -> None
     assert verdict.causes
 
 
+@paths
+def test_case_51_a_flat_claim_is_not_convicted_by_a_profile_of_sharp_ones(path: str) -> None:
+    """Honest hardware differs most where many tokens are about as likely; no profile says how much.
+
+    The same distance on a claim that is not flat fails (the test above).
+    """
+    level = dataclasses.replace(WORLD, sharpness=1.0, temperature=1.0)
+    claim, replay = pair(level, level.engine(0.25, 2), path)
+    verdict = judge(claim, replay, profile=profile(path))
+    assert verdict.flat
+    assert verdict.profile is not None
+    assert verdict.verdict == "inconclusive"
+    assert "flat_distribution" in [reason.code for reason in verdict.reasons]
+    # What no hardware explains still convicts: text of another seed under the engine's own numbers.
+    tokens = tokens_of(level.engine(0), dataclasses.replace(level, seed=8))
+    forged = judge(*pair(level, level.engine(0), path, tokens=tokens), profile=profile(path))
+    assert forged.flat
+    assert forged.verdict == "fail"
+
+
 def test_one_far_position_is_named_by_its_p_value() -> None:
     logits = WORLD.engine(HARDWARE)
     logits[33] = WORLD.engine(4.0, 3)[33]

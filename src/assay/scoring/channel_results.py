@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from assay.claims.account import Check
 from assay.scoring.calibrated import Tested
 from assay.scoring.channels import ChannelOutcome, ChannelResult
-from assay.scoring.constants import ERROR_RATE, MIN_INFORMATIVE
+from assay.scoring.constants import ERROR_RATE, FLAT_FAIL_LIMIT, MIN_INFORMATIVE
 from assay.scoring.findings import Effect
 from assay.scoring.measure import Measurement
 from assay.scoring.value_rule import ValueLook
@@ -18,6 +18,7 @@ UNLIKELY = "choice_unlikely"
 UNUSUAL = "unusual"
 SHORT = "too_short_to_tell"
 SUPPORT = "sampler_support"
+FLAT = "flat_distribution"
 
 
 def statistics_of(
@@ -56,6 +57,16 @@ def value_result(
             name="value", outcome="pass", reason=about, code="value_agrees", statistics=statistics
         )
     outcome, code, about = _by_p(tested, about, count, fpr)
+    if code == TOO_FAR and look.fields.get("flat") and mean < FLAT_FAIL_LIMIT:
+        # Profiles are of answers as they come, few of them flat: their p-value is no one's here.
+        return ChannelResult(
+            name="value",
+            outcome="inconclusive",
+            reason=f"{about}; but the validator's own distributions are flat, where honest engines"
+            f" differ most: the worst on record lie at {FLAT_FAIL_LIMIT:.4f} (case 51)",
+            code=FLAT,
+            statistics=statistics,
+        )
     return ChannelResult(
         name="value",
         outcome=outcome,
@@ -119,13 +130,26 @@ def with_support(rule: ChannelResult, look: ValueLook) -> ChannelResult:
     )
 
 
+def _contradicted(tested: Tested) -> float:
+    """The p-value of the contradictions alone, paid for as one of all."""
+    upper = [name for name in tested.parts if not name.startswith("p_low_")]
+    return min(1.0, len(upper) * tested.parts.get("p_choice_contradiction", 1.0))
+
+
 def with_p_values(
-    rule: ChannelResult, measurement: Measurement, tested: Tested | None, fpr: float
+    rule: ChannelResult,
+    measurement: Measurement,
+    tested: Tested | None,
+    fpr: float,
+    *,
+    flat: bool = False,
 ) -> ChannelResult:
     """The choice channel: the fixed rule's result, or a profile's where it can judge.
 
     The fixed rule convicts only beyond doubt (a chance of 1e-6), and that stays so beside a
-    profile: its conviction stands by itself.
+    profile: its conviction stands by itself. On a ``flat`` claim honest engines draw apart more
+    often than the profile's answers did: there only contradictions of the claim's own numbers,
+    which no hardware explains, convict.
     """
     statistics = rule.statistics | statistics_of(measurement, "choice", tested)
     if tested is None or tested.p_value is None or rule.outcome in ("fail", "not_available"):
@@ -136,6 +160,16 @@ def with_p_values(
     code = "choice_agrees"
     if rule.code == SHORT:
         outcome, code = "inconclusive", SHORT
+    if p <= fpr and flat and _contradicted(tested) > fpr:
+        return ChannelResult(
+            name="choice",
+            outcome="inconclusive",
+            reason=f"{about}; but the validator's own distributions are flat, where honest engines"
+            " draw apart most (case 51)",
+            code=FLAT,
+            statistics=statistics,
+            position=rule.position,
+        )
     if p <= fpr:
         outcome, code = "fail", UNLIKELY
     elif p <= ERROR_RATE:

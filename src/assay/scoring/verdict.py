@@ -11,6 +11,7 @@ from assay.scoring import findings as find
 from assay.scoring.calibrated import Tested, TestedChannel, channel_tests, fitting_profile
 from assay.scoring.causes import likely_causes
 from assay.scoring.channel_results import (
+    FLAT,
     SUPPORT,
     UNUSUAL,
     account_result,
@@ -105,7 +106,13 @@ def judge(
     look = look_at_values(claim, replay, pairing, threshold=threshold, calibrated=tested)
     channels = (
         value_result(look, measurement, tested.get("value"), fpr),
-        with_p_values(choice_result(choice, statistics={}), measurement, tested.get("choice"), fpr),
+        with_p_values(
+            choice_result(choice, statistics={}),
+            measurement,
+            tested.get("choice"),
+            fpr,
+            flat=bool(look.fields.get("flat")),
+        ),
         account_result(account),
     )
     found = [*find.from_account(account), *look.findings]
@@ -160,9 +167,9 @@ def _of_channels(channels: Sequence[ChannelResult]) -> list[Finding]:
     value, choice, _ = channels
     if choice.outcome == "fail" and choice.p_value is None and choice.code != SUPPORT:
         found.append(finding("fail", choice.code, choice.reason, choice.position))
-    elif choice.outcome == "inconclusive" and choice.code in (DOUBTFUL, UNUSUAL):
+    elif choice.outcome == "inconclusive" and choice.code in (DOUBTFUL, UNUSUAL, FLAT):
         found.append(finding("hold", choice.code, choice.reason, choice.position))
-    if value.outcome == "inconclusive" and value.p_value is not None:
+    if value.outcome == "inconclusive" and (value.p_value is not None or value.code == FLAT):
         found.append(finding("hold", value.code, value.reason))
     return found
 
