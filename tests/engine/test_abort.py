@@ -13,8 +13,8 @@ from tests.engine.answers import Body
 from tests.engine.talk import CHAT, Talk, chat, enforced, until
 
 pytestmark = pytest.mark.parametrize("talk", ["v1", "v2"], indirect=True)
-# Long enough to be under way when its client leaves, at any speed seen here.
-TRACE = [17 + n % 300 for n in range(900)]
+# As long as the context of these servers allows, to be under way when its client leaves.
+TRACE = [17 + n % 300 for n in range(420)]
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "json"])
