@@ -19,6 +19,7 @@ SECTION_2 = {
     ("POST", "/api/v1/stop"),
     ("GET", "/api/v1/state"),
     ("GET", "/api/v1/versions"),
+    ("GET", "/api/v1/overview"),
     ("GET", "/health"),
     ("GET", "/livez"),
     ("GET", "/readyz"),

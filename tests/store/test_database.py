@@ -27,6 +27,16 @@ def test_frozen_rows_in_and_out(tmp_path: Path) -> None:
         assert again.results() == results
 
 
+def test_the_latest_come_newest_first(tmp_path: Path) -> None:
+    results = [make_result(name) for name in "abc"]
+    with Store(tmp_path / "s.db") as store:
+        for result in results:
+            store.add(result)
+        newest = sorted(results, key=lambda r: r.decided_at)[::-1]
+        assert [r.decided_at for r in store.latest(2)] == [r.decided_at for r in newest[:2]]
+        assert len(store.latest(10)) == 3
+
+
 def test_the_same_work_again_replaces_its_verdict(tmp_path: Path) -> None:
     with Store(tmp_path / "s.db") as store:
         store.add(make_result("a", verdict="inconclusive", blame="validator"))

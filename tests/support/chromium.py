@@ -18,7 +18,7 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
     # Nothing outside this machine may be reached, whatever a page asks for.
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
     # Virtual milliseconds for scripts to finish.
     "--virtual-time-budget=10000",
 )
@@ -28,6 +28,16 @@ LIMIT_S = 120
 def chromium() -> str | None:
     """The command, or ``None`` where none is installed (``scripts/browser.sh`` installs one)."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def dump_dom_of(url: str, profile: Path) -> str:
+    """The same of a page that a server on this machine serves."""
+    return _open(url, profile, "--dump-dom").stdout
+
+
+def screenshot_of(url: str, picture: Path, profile: Path) -> None:
+    """A picture (PNG) of a served page, 1100 x 700 pixels."""
+    _open(url, profile, f"--screenshot={picture}", "--window-size=1100,700")
 
 
 def dump_dom(page: Path, profile: Path, *, fragment: str = "") -> str:
@@ -41,11 +51,15 @@ def screenshot(page: Path, picture: Path, profile: Path, width: int, height: int
 
 
 def _run(page: Path, profile: Path, fragment: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    return _open(page.resolve().as_uri() + fragment, profile, *flags)
+
+
+def _open(address: str, profile: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     command = chromium()
     if command is None:
         raise RuntimeError("no Chromium: run scripts/browser.sh")
     return subprocess.run(
-        [command, *FLAGS, f"--user-data-dir={profile}", *flags, page.resolve().as_uri() + fragment],
+        [command, *FLAGS, f"--user-data-dir={profile}", *flags, address],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fastapi import FastAPI
 
 from assay import __version__
-from assay.node import control, health, models, proxy, reports, verify
+from assay.node import control, health, models, page, proxy, reports, verify
 from assay.node.config import NodeConfig
 from assay.node.node import Node
 from assay.node.part import Part, attach, describe
@@ -21,6 +21,7 @@ PARTS: Sequence[PartOf] = (
     reports.part,
     verify.part,
     models.part,
+    page.part,
     proxy.part,
 )
 """Each module's ``part(node)``. A path that two of them match goes to the first."""

@@ -96,6 +96,18 @@ class Store:
             rows = connection.execute(query.order_by(verdicts.c.decided_at, verdicts.c.id)).all()
         return [_result(row) for row in rows]
 
+    def latest(self, count: int) -> list[VerifyResult]:
+        """The ``count`` results decided last, newest first."""
+        query = (
+            select(verdicts, claims.c.body, claims.c.schema_version)
+            .join_from(verdicts, claims)
+            .order_by(verdicts.c.decided_at.desc(), verdicts.c.id.desc())
+            .limit(count)
+        )
+        with self._guarded(), self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+        return [_result(row) for row in rows]
+
     @contextmanager
     def _write(self) -> Iterator[Connection]:
         with (
