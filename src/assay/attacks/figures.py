@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats  # type: ignore[import-untyped, unused-ignore]
+from scipy import special  # type: ignore[import-untyped, unused-ignore]
 
 from assay.errors import SettingsError
 
@@ -68,8 +68,8 @@ def clopper_pearson(count: int, of: int, coverage: float = INTERVAL) -> tuple[fl
     if not of:
         return 0.0, 1.0
     tail = (1 - coverage) / 2
-    low = 0.0 if count == 0 else float(stats.beta.ppf(tail, count, of - count + 1))
-    high = 1.0 if count == of else float(stats.beta.ppf(1 - tail, count + 1, of - count))
+    low = 0.0 if count == 0 else float(special.betaincinv(count, of - count + 1, tail))
+    high = 1.0 if count == of else float(special.betaincinv(count + 1, of - count, 1 - tail))
     return low, high
 
 

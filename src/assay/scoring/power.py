@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import special  # type: ignore[import-untyped]
 
 from assay.errors import ProfileError, SettingsError
 from assay.scoring.combine import check_fpr
@@ -192,8 +192,8 @@ def _price(tests: dict[tuple[str, str], int], null: Null, tail: str) -> int:
 def interval(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
     """Interval of a rate of which ``count`` of ``total`` were seen (Clopper and Pearson 1934)."""
     side = (1 - level) / 2
-    low = float(stats.beta.ppf(side, count, total - count + 1)) if count else 0.0
-    high = float(stats.beta.ppf(1 - side, count + 1, total - count)) if count < total else 1.0
+    low = float(special.betaincinv(count, total - count + 1, side)) if count else 0.0
+    high = float(special.betaincinv(count + 1, total - count, 1 - side)) if count < total else 1.0
     return low, high
 
 
@@ -202,7 +202,7 @@ def _estimate(
 ) -> int | None:
     """Fewest tokens at which some statistic's distance between attack and honest claims exceeds
     what both spread: ``d >= c s0(n) + z s1(n)``, s(n)^2 = between^2 + within^2 / n."""
-    z = float(stats.norm.ppf(min(wanted, 0.999)))
+    z = float(special.ndtri(min(wanted, 0.999)))
     needed, tests = [], _tests(nulls)
     for null in nulls:
         if null.statistic in MAXIMA:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import special  # type: ignore[import-untyped]
 
 from assay.scoring.combine import holm
 from assay.scoring.constants import SHARE_LEVEL
@@ -65,9 +65,9 @@ def estimate_share(p_values: Sequence[float], honest_claims: int) -> Share | Non
     cut = SHARE_LEVEL
     flagged = sum(p <= cut for p in p_values)
     below = max(1, int(cut * (honest_claims + 1)))
-    honest = float(stats.beta.ppf(1 - ERROR, below, honest_claims + 1 - below))
+    honest = float(special.betaincinv(below, honest_claims + 1 - below, 1 - ERROR))
     certain = sum(p <= ERROR for p in holm(p_values))
-    most = float(stats.beta.ppf(0.975, flagged + 1, n - flagged)) if flagged < n else 1.0
+    most = float(special.betaincinv(flagged + 1, n - flagged, 0.975)) if flagged < n else 1.0
     return Share(
         share=max(0.0, (flagged / n - cut) / (1 - cut), certain / n),
         low=max(0.0, (_least(flagged, n) - honest) / (1 - honest), _least(certain, n)),
@@ -79,4 +79,4 @@ def estimate_share(p_values: Sequence[float], honest_claims: int) -> Share | Non
 
 
 def _least(count: int, total: int) -> float:
-    return float(stats.beta.ppf(ERROR, count, total - count + 1)) if count else 0.0
+    return float(special.betaincinv(count, total - count + 1, ERROR)) if count else 0.0
