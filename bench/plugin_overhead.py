@@ -6,7 +6,8 @@
 ``servers`` starts two servers that differ in the plugin only, and sends both the same requests, in
 turns and in changing order, so that a machine that gets slower meets both alike; other work on the
 machine still adds noise. The target counts as reached (missed) when the median is above (below) it
-by 1.645 standard errors (a one-sided test at 5 %), and the standard error is at most 0.01. ``sampler`` times ``Sampler.forward`` of V1 on a
+by 1.645 standard errors (a one-sided test at 5 %), and the standard error is at most 0.01.
+``sampler`` times ``Sampler.forward`` of V1 on a
 [32, 49152] batch, stock against ours, without a request of ours in it. Both print the median of the
 paired ratios; the target for servers is 0.99 of the stock rate (issue 2). Exit code 3: too noisy to
 tell.
