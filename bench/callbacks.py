@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import sys
 import tempfile
 import time
@@ -21,12 +22,13 @@ from pathlib import Path
 import httpx
 from prometheus_client import CollectorRegistry
 
-from assay.plugin.poc.callbacks import POST_ARTIFACTS, Deliveries
+from assay.delivery.couriers import POST_ARTIFACTS, Deliveries
+from assay.delivery.payload import with_artifacts
+from assay.delivery.settings import DeliverySettings
+from assay.delivery.targets import CallbackTargets
 from assay.plugin.poc.engine import checked_vectors
 from assay.plugin.poc.metrics import PocMetrics
-from assay.plugin.poc.payloads import artifacts_text, with_artifacts
-from assay.plugin.poc.settings import PocSettings
-from assay.plugin.poc.targets import CallbackTargets
+from assay.plugin.poc.payloads import artifacts_text
 from assay.store.outbox import Campaign, Outbox
 
 BATCH = 512
@@ -99,9 +101,13 @@ async def received(url: str) -> int:
 
 
 def deliveries(store: Path) -> Deliveries:
-    settings = PocSettings(callback_interval_sec=0.05)
-    metrics = PocMetrics(CollectorRegistry())
-    return Deliveries(Outbox(store), settings, CallbackTargets(()), metrics)
+    return Deliveries(
+        Outbox(store),
+        DeliverySettings(interval_s=0.05),
+        CallbackTargets((), "the list"),
+        PocMetrics(CollectorRegistry()),
+        logging.getLogger("bench"),
+    )
 
 
 async def keep(made: Deliveries, url: str, texts: list[str], total: int) -> None:

@@ -12,6 +12,7 @@ from assay.node import control, health, models, page, proxy, reports, verify
 from assay.node.config import NodeConfig
 from assay.node.node import Node
 from assay.node.part import Part, attach, describe
+from assay.node.pow import routes as pow_routes
 
 PartOf = Callable[[Node], Part]
 
@@ -20,6 +21,7 @@ PARTS: Sequence[PartOf] = (
     health.part,
     reports.part,
     verify.part,
+    pow_routes.part,
     models.part,
     page.part,
     proxy.part,

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import httpx
 
@@ -36,7 +36,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Tools:
-    """What every keeper of a node works with."""
+    """What every keeper of a node works with. ``variables`` go to every backend, over all others."""
 
     settings: Backends
     pool: Pool
@@ -44,6 +44,7 @@ class Tools:
     metrics: NodeMetrics
     http: httpx.AsyncClient
     clock: Callable[[], float]
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class Restarts:

@@ -12,6 +12,7 @@ import httpx
 
 from assay.node.access import Access
 from assay.node.backend import Launcher
+from assay.node.callback_route import callback_variables
 from assay.node.config import NodeConfig
 from assay.node.keeper import Tools
 from assay.node.metrics import NodeMetrics
@@ -57,8 +58,12 @@ class Node:
                 metrics=self.metrics,
                 http=self.http,
                 clock=clock,
+                variables=callback_variables(config),
             )
         )
+        self.validating: Callable[[int], bool] = lambda port: False
+        """Whether the backend on a port has jobs of proof of compute; the part that sends them
+        knows."""
         self.draining = asyncio.Event()
         """Set when the node is about to end: new work is refused, running streams may finish."""
 

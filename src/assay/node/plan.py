@@ -53,10 +53,15 @@ class Planned:
     launch: Launch
 
 
-async def plan(request: UpRequest, settings: Backends) -> list[Planned]:
-    """What to start, sorted by port. NodeRefusal 400 for a request that cannot work."""
+async def plan(
+    request: UpRequest, settings: Backends, variables: Mapping[str, str] | None = None
+) -> list[Planned]:
+    """What to start, sorted by port. NodeRefusal 400 for a request that cannot work.
+
+    ``variables`` go to every backend, over all others.
+    """
     _check(request)
-    environment = backend_environment(settings, process_environment())
+    environment = backend_environment(settings, process_environment()) | dict(variables or {})
     serve = settings.command or ASSAY_SERVE
     flags = await effective_flags(serve, request, environment)
     gpus = await asyncio.to_thread(visible_gpus, settings.gpus, environment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -20,15 +21,24 @@ def service_state(node: Node) -> str:
 
 
 async def poc_status(node: Node) -> str:
-    """``NO_BACKENDS``; ``GENERATING`` when all healthy backends mine, ``IDLE`` when none does."""
+    """What all healthy backends do: ``GENERATING``, ``VALIDATING`` or ``IDLE``; ``MIXED`` when they
+    do not do the same, ``NO_BACKENDS`` when there is none."""
     healthy = node.pool.healthy()
     if not healthy:
         return "NO_BACKENDS"
     answers = await asyncio.gather(*(pow_status(node, backend) for backend in healthy))
-    states = {answer.get("status") for answer in answers}
-    if states == {"GENERATING"}:
+    states = {
+        activity(answer, node.validating(backend.port))
+        for backend, answer in zip(healthy, answers, strict=True)
+    }
+    return states.pop() if len(states) == 1 else "MIXED"
+
+
+def activity(answer: Mapping[str, Any], has_jobs: bool) -> str:
+    """One backend's, from its status and whether the node has given it jobs that have not ended."""
+    if answer.get("status") == "GENERATING":
         return "GENERATING"
-    return "MIXED" if "GENERATING" in states else "IDLE"
+    return "VALIDATING" if has_jobs else "IDLE"
 
 
 async def pow_status(node: Node, backend: Backend) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class Supervisor:
 
     async def _plan_and_start(self, request: UpRequest) -> Deployment:
         try:
-            planned = await plan(request, self._settings)
+            planned = await plan(request, self._settings, self._tools.variables)
             async with self._changing:
                 if self._closed:
                     raise NodeRefusal(503, "the node is about to end")

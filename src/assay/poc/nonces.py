@@ -28,6 +28,18 @@ def partition(
     return iter(range(first + start * step, UINT32_RANGE, step))
 
 
+def place(nonce: int, node_id: int, node_count: int, n_groups: int) -> tuple[int, int] | None:
+    """(group, position) of a nonce: nonce = node_id + (group + position*n_groups)*node_count.
+
+    The inverse of :func:`partition`. None for a nonce of another node.
+    """
+    turn, node = divmod(nonce, node_count)
+    if node != node_id or turn < 0:
+        return None
+    position, group_id = divmod(turn, n_groups)
+    return group_id, position
+
+
 def check_nonces(nonces: Iterable[int]) -> None:
     """Raise SettingsError unless every nonce is an integer of 32 bits."""
     for index, nonce in enumerate(nonces):

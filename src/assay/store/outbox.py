@@ -73,7 +73,7 @@ class Outbox:
             _make_folder(url)
             with self._guarded():
                 _only_server(url, self._engine, self._closing)
-            with self._write() as connection:
+            with self.write() as connection:
                 _prepare(connection, url)
                 connection.execute(
                     update(CAMPAIGNS).where(CAMPAIGNS.c.state == OPEN).values(state=INTERRUPTED)
@@ -87,7 +87,7 @@ class Outbox:
 
     def open_campaign(self, campaign: Campaign) -> OpenCampaign:
         """Begin, or take up what a crash of this server interrupted."""
-        with self._write() as connection:
+        with self.write() as connection:
             row = connection.execute(
                 select(CAMPAIGNS.c.id, CAMPAIGNS.c.position)
                 .where(
@@ -99,7 +99,7 @@ class Outbox:
                 .order_by(CAMPAIGNS.c.id.desc())
             ).first()
             if row is None:
-                opened = OpenCampaign(_new_campaign(connection, campaign, OPEN), 0)
+                opened = OpenCampaign(new_campaign(connection, campaign, OPEN), 0)
             else:
                 opened = OpenCampaign(row.id, row.position)
                 connection.execute(
@@ -115,19 +115,16 @@ class Outbox:
 
     def append(self, campaign_id: int, count: int, body: str, position: int) -> None:
         """Keep ``count`` artifacts and how far the partition is mined, in one commit."""
-        with self._write() as connection:
+        with self.write() as connection:
             if count:
-                connection.execute(
-                    insert(PIECES),
-                    [{"campaign_id": campaign_id, "count": count, "body": body}],
-                )
+                keep_piece(connection, campaign_id, count, body)
             connection.execute(
                 update(CAMPAIGNS).where(CAMPAIGNS.c.id == campaign_id).values(position=position)
             )
 
     def close_campaign(self, campaign_id: int) -> None:
         """Nothing more will be appended; what waits is still delivered."""
-        with self._write() as connection:
+        with self.write() as connection:
             connection.execute(
                 update(CAMPAIGNS).where(CAMPAIGNS.c.id == campaign_id).values(state=CLOSED)
             )
@@ -135,11 +132,8 @@ class Outbox:
 
     def add(self, campaign: Campaign, count: int = 0, body: str = "") -> None:
         """A whole campaign at once: the artifacts of a job, or a validation result."""
-        with self._write() as connection:
-            campaign_id = _new_campaign(connection, campaign, CLOSED)
-            connection.execute(
-                insert(PIECES), [{"campaign_id": campaign_id, "count": count, "body": body}]
-            )
+        with self.write() as connection:
+            keep_whole(connection, campaign, count, body)
 
     def next_post(self, url: str, most: int) -> Post | None:
         """The oldest post for ``url`` that is not yet accepted; seals a new one when there is none.
@@ -147,7 +141,7 @@ class Outbox:
         A new post takes pieces of one campaign, up to ``most`` artifacts and at least one piece.
         None when nothing waits.
         """
-        with self._write() as connection:
+        with self.write() as connection:
             row = connection.execute(
                 select(POSTS, CAMPAIGNS)
                 .join_from(POSTS, CAMPAIGNS)
@@ -184,14 +178,14 @@ class Outbox:
 
     def accepted(self, post_id: int) -> None:
         """The receiver has it: forget the post and its pieces."""
-        with self._write() as connection:
+        with self.write() as connection:
             connection.execute(delete(PIECES).where(PIECES.c.post_id == post_id))
             connection.execute(delete(POSTS).where(POSTS.c.id == post_id))
             _forget_finished(connection)
 
     def failed(self, post_id: int, error: str) -> None:
         """The receiver did not take it; it stays the next post of its receiver."""
-        with self._write() as connection:
+        with self.write() as connection:
             connection.execute(
                 update(POSTS)
                 .where(POSTS.c.id == post_id)
@@ -214,7 +208,11 @@ class Outbox:
         return {url: Waiting(int(artifacts), int(results)) for url, artifacts, results in rows}
 
     @contextmanager
-    def _write(self) -> Iterator[Connection]:
+    def write(self) -> Iterator[Connection]:
+        """One transaction on the outbox's database, for tables that change together with it.
+
+        Raises StoreError. Not to be nested.
+        """
         # One writer at a time anyway; waiting here is cheaper than in SQLite's busy loop.
         with (
             self._guarded(),
@@ -235,7 +233,18 @@ class Outbox:
             ) from error
 
 
-def _new_campaign(connection: Connection, campaign: Campaign, state: str) -> int:
+def keep_whole(connection: Connection, campaign: Campaign, count: int, body: str) -> None:
+    """A whole campaign at once, in the transaction of ``connection``."""
+    keep_piece(connection, new_campaign(connection, campaign, CLOSED), count, body)
+
+
+def keep_piece(connection: Connection, campaign_id: int, count: int, body: str) -> None:
+    """``count`` artifacts of a campaign, in the transaction of ``connection``."""
+    connection.execute(insert(PIECES), [{"campaign_id": campaign_id, "count": count, "body": body}])
+
+
+def new_campaign(connection: Connection, campaign: Campaign, state: str) -> int:
+    """A campaign's id, in the transaction of ``connection``."""
     result = connection.execute(
         insert(CAMPAIGNS).values(
             url=campaign.url,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import logging
 import os
 import signal
 import sys
@@ -14,28 +16,30 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.plugin.poc.fake import Receiver, init_body, running, settings, until
 
+from assay.delivery import couriers
+from assay.delivery.couriers import Deliveries
+from assay.delivery.targets import CallbackTargets, TargetError
 from assay.errors import StoreError
-from assay.plugin.poc import callbacks
-from assay.plugin.poc.callbacks import Deliveries
-from assay.plugin.poc.failures import RefusedError
 from assay.plugin.poc.metrics import PocMetrics
-from assay.plugin.poc.targets import CallbackTargets
 from assay.store.outbox import Campaign, Outbox
+
+SETTING = "POC_CALLBACK_ALLOW on this server"
 
 
 @pytest.fixture
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callbacks, "FIRST_BACKOFF", 0.01)
-    monkeypatch.setattr(callbacks, "LONGEST_BACKOFF", 0.05)
+    monkeypatch.setattr(couriers, "FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr(couriers, "LONGEST_BACKOFF", 0.05)
 
 
-def deliveries(store: Path, **changes: Any) -> Deliveries:
+def deliveries(store: Path, timeout_s: float = 10.0, **changes: Any) -> Deliveries:
     chosen = settings(**changes)
     return Deliveries(
         Outbox(store),
-        chosen,
-        CallbackTargets(chosen.callback_allow),
+        dataclasses.replace(chosen.delivery, timeout_s=timeout_s),
+        CallbackTargets(chosen.callback_allow, SETTING),
         PocMetrics(CollectorRegistry()),
+        logging.getLogger("vllm.assay"),
     )
 
 
@@ -94,13 +98,10 @@ async def test_a_receiver_that_is_down_holds_up_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_backoff")
-async def test_a_receiver_too_slow_is_asked_again_with_the_same_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_receiver_too_slow_is_asked_again_with_the_same_key(tmp_path: Path) -> None:
     """The receiver took it, but its answer came too late: the key is how it can tell."""
-    monkeypatch.setattr(callbacks, "POST_WITHIN", 0.2)
     async with Receiver(delay=0.5).serving() as receiver:
-        made = deliveries(tmp_path / "o.db")
+        made = deliveries(tmp_path / "o.db", timeout_s=0.2)
         await send(made, receiver.url, 100)
         await until(lambda: len(receiver.seen) >= 2)
         receiver.delay = 0.0
@@ -122,7 +123,7 @@ async def test_backoff_doubles_from_one_second_to_thirty(
             seconds = 0
         await sleep(seconds)
 
-    monkeypatch.setattr(callbacks.asyncio, "sleep", note)
+    monkeypatch.setattr(couriers.asyncio, "sleep", note)
     async with Receiver(lambda number: 503).serving() as receiver:
         made = deliveries(tmp_path / "o.db")
         await send(made, receiver.url, 100)
@@ -173,7 +174,7 @@ async def test_posts_are_bounded(tmp_path: Path) -> None:
         await send(made, receiver.url, 25_000, 1_000)
         await until(lambda: len(receiver.nonces()) == 25_000)
         await made.close()
-    assert max(len(body["artifacts"]) for _, _, body in receiver.taken) <= callbacks.POST_ARTIFACTS
+    assert max(len(body["artifacts"]) for _, _, body in receiver.taken) <= couriers.POST_ARTIFACTS
 
 
 # --- who may be called --------------------------------------------------------------------------
@@ -203,11 +204,11 @@ async def test_posts_are_bounded(tmp_path: Path) -> None:
 async def test_who_may_be_called(
     url: str, caller: str | None, allow: tuple[str, ...], allowed: bool
 ) -> None:
-    targets = CallbackTargets(allow)
+    targets = CallbackTargets(allow, SETTING)
     if allowed:
         assert await targets.connections(url, "/generated", caller)
     else:
-        with pytest.raises(RefusedError, match="POC_CALLBACK_ALLOW"):
+        with pytest.raises(TargetError, match="POC_CALLBACK_ALLOW"):
             await targets.connections(url, "/generated", caller)
 
 
@@ -224,12 +225,12 @@ async def test_who_may_be_called(
     ],
 )
 def test_only_http_addresses(url: str) -> None:
-    with pytest.raises(RefusedError):
-        CallbackTargets(("*",)).check_url(url)
+    with pytest.raises(TargetError):
+        CallbackTargets(("*",), SETTING).check_url(url)
 
 
 async def test_a_name_is_connected_to_at_the_address_that_was_checked() -> None:
-    ways = await CallbackTargets(()).connections(
+    ways = await CallbackTargets((), SETTING).connections(
         "https://localhost:8443/a%252Fb", "/generated", None
     )
     for way in ways:

@@ -27,8 +27,8 @@ from assay.plugin.poc.failures import RefusedError
 from assay.plugin.poc.gate import Gate
 from assay.plugin.poc.metrics import PocMetrics
 from assay.plugin.poc.mining import Miner, Run
-from assay.plugin.poc.models import InitGenerate
 from assay.poc.artifact_file import Challenge
+from assay.poc.bodies import InitGenerate
 
 
 def bare_miner(engine: FakeEngine, **changes: object) -> tuple[Miner, Gate]:

@@ -26,10 +26,10 @@ from tests.plugin.poc.fake import (
 from assay.plugin.poc.body import parse
 from assay.plugin.poc.bounds import batch_size
 from assay.plugin.poc.failures import RefusedError
-from assay.plugin.poc.models import Generate, InitGenerate
 from assay.plugin.poc.settings import PocSettings
 from assay.poc.artifact_file import Challenge
 from assay.poc.artifacts import decode_vector, encode_vector
+from assay.poc.bodies import Generate, InitGenerate
 
 CHALLENGE = Challenge("abc", "node-key", seq_len=16)
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from assay.plugin.poc.failures import RefusedError
-from assay.plugin.poc.models import Identity
 from assay.plugin.poc.settings import PocSettings
+from assay.poc.bodies import Identity
 
 
 def check_params(request: Identity, models: Collection[str], settings: PocSettings) -> None:

@@ -10,19 +10,20 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from assay.delivery.couriers import Deliveries
+from assay.delivery.payload import with_artifacts
 from assay.errors import AssayError
-from assay.plugin.poc.callbacks import Deliveries
 from assay.plugin.poc.device import Device
 from assay.plugin.poc.engine import Vectors
 from assay.plugin.poc.failures import EngineFaultError, RefusedError
 from assay.plugin.poc.gate import Gate
 from assay.plugin.poc.metrics import PocMetrics
 from assay.plugin.poc.mining import Miner, callback_head
-from assay.plugin.poc.models import Generate
-from assay.plugin.poc.payloads import artifacts_text, with_artifacts
+from assay.plugin.poc.payloads import artifacts_text
 from assay.plugin.poc.settings import PocSettings
 from assay.plugin.poc.validation import Row, validated
 from assay.poc.artifacts import encoding
+from assay.poc.bodies import Generate
 from assay.poc.settings import StatTest
 from assay.store.outbox import Campaign
 

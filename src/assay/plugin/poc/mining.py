@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from assay.delivery.couriers import Deliveries
 from assay.errors import AssayError
-from assay.plugin.poc.callbacks import Deliveries
 from assay.plugin.poc.device import Device
 from assay.plugin.poc.engine import PocEngine, Vectors
 from assay.plugin.poc.failures import EngineFaultError, RefusedError
 from assay.plugin.poc.gate import Gate
-from assay.plugin.poc.models import InitGenerate
 from assay.plugin.poc.payloads import artifacts_text
 from assay.plugin.poc.settings import PocSettings
 from assay.poc.artifacts import encoding
+from assay.poc.bodies import InitGenerate
 from assay.poc.nonces import partition
 from assay.store.outbox import Campaign
 

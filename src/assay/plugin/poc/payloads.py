@@ -1,15 +1,8 @@
-"""Vectors as JSON text, made once and used for answers, callbacks and the store alike.
-
-A million waiting artifacts as Python objects would be half a gigabyte; as text they are 65 MB, and
-lie in the database.
-"""
+"""Vectors as JSON text, made once and used for answers, callbacks and the store alike."""
 
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Mapping
-from typing import Any
 
 from assay.plugin.poc.engine import Vectors
 
@@ -21,11 +14,3 @@ def artifacts_text(vectors: Vectors) -> str:
         for index, nonce in enumerate(vectors.nonces)
         if vectors.finite[index]
     )
-
-
-def with_artifacts(head: Mapping[str, Any] | str, pieces: list[str]) -> bytes:
-    """``head`` as a JSON object (or its text) with ``artifacts`` put together from ``pieces``."""
-    text = head if isinstance(head, str) else json.dumps(head)
-    joined = ",".join(piece for piece in pieces if piece)
-    separator = "" if text == "{}" else ","
-    return f'{text[:-1]}{separator}"artifacts":[{joined}]}}'.encode()

@@ -16,9 +16,9 @@ from assay.plugin.poc.access import ApiKeys
 from assay.plugin.poc.body import parse, read_body
 from assay.plugin.poc.failures import RefusedError
 from assay.plugin.poc.jobs import Job
-from assay.plugin.poc.models import Generate, InitGenerate
 from assay.plugin.poc.service import PocService
 from assay.plugin.poc.settings import PocSettings
+from assay.poc.bodies import Generate, InitGenerate
 
 PREFIX = "/api/v1/pow"
 PROBE_PATIENCE = 30.0

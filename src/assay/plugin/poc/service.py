@@ -7,9 +7,10 @@ import logging
 import time
 from collections.abc import Collection
 
+from assay.delivery.couriers import Deliveries
+from assay.delivery.targets import CallbackTargets, TargetError
 from assay.errors import StoreError
 from assay.plugin.poc.bounds import batch_size, check_nodes, check_params, check_shape
-from assay.plugin.poc.callbacks import Deliveries
 from assay.plugin.poc.capability import Able, Capability
 from assay.plugin.poc.device import Device
 from assay.plugin.poc.engine import PocEngine
@@ -18,10 +19,9 @@ from assay.plugin.poc.gate import Gate
 from assay.plugin.poc.jobs import Job, JobQueue
 from assay.plugin.poc.metrics import PocMetrics
 from assay.plugin.poc.mining import DRAIN_SECONDS, Miner, Run
-from assay.plugin.poc.models import Generate, Identity, InitGenerate
 from assay.plugin.poc.settings import PocSettings
-from assay.plugin.poc.targets import CallbackTargets
 from assay.plugin.poc.validation import check_validation
+from assay.poc.bodies import Generate, Identity, InitGenerate
 from assay.store.outbox import Outbox
 
 logger = logging.getLogger("vllm.assay")
@@ -45,7 +45,9 @@ class PocService:
         self._metrics = metrics
         self._models = models
         self._store = store
-        self._targets = CallbackTargets(settings.callback_allow)
+        self._targets = CallbackTargets(
+            settings.callback_allow, "POC_CALLBACK_ALLOW on this server"
+        )
         self._device = Device(engine, metrics, settings.overdue_after)
         self.capability = Capability(engine, self._device)
         self.miner = Miner(engine, self._device, gate, settings)
@@ -122,9 +124,11 @@ class PocService:
     async def _deliveries_for(self, request: Identity, caller: str | None) -> Deliveries | None:
         if request.url is None:
             return None
-        await self._targets.check(request.url, caller)
         try:
+            await self._targets.check(request.url, caller)
             return await self._open_deliveries()
+        except TargetError as error:
+            raise RefusedError(400, str(error)) from error
         except StoreError as error:
             raise RefusedError(503, f"callbacks cannot be kept: {error}") from error
 
@@ -137,7 +141,9 @@ class PocService:
 
     async def _open(self) -> Deliveries:
         outbox = await asyncio.to_thread(Outbox, self._store)
-        deliveries = Deliveries(outbox, self._settings, self._targets, self._metrics)
+        deliveries = Deliveries(
+            outbox, self._settings.delivery, self._targets, self._metrics, logger
+        )
         await deliveries.resume()
         return deliveries
 

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from assay.delivery.settings import DeliverySettings
 from assay.errors import SettingsError
 
 
@@ -71,6 +72,15 @@ class PocSettings(BaseSettings):
     def overdue_after(self) -> float:
         """Seconds after which a batch makes the server busy."""
         return self.rpc_timeout_ms / 1000
+
+    @property
+    def delivery(self) -> DeliverySettings:
+        return DeliverySettings(
+            interval_s=self.callback_interval_sec,
+            max_concurrent=self.callback_max_concurrent,
+            max_artifacts=self.callback_max_artifacts,
+            max_failures=self.callback_max_retries,
+        )
 
     def store_at(self, port: int) -> str:
         """Where this server's outbox lies. One server, one outbox."""

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from assay.errors import ClaimError, SettingsError
 from assay.plugin.poc.failures import EngineFaultError, RefusedError
-from assay.plugin.poc.models import Generate, Validation
 from assay.poc.artifact_file import ArtifactSet, Challenge
 from assay.poc.artifacts import decode_vector
+from assay.poc.bodies import Generate, Validation
 from assay.poc.compare import compare
 from assay.poc.constants import MAX_EXCLUDED_FRACTION
 from assay.poc.settings import StatTest, stat_test

@@ -14,18 +14,12 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from assay.delivery.payload import with_artifacts
+from assay.delivery.settings import DeliveryMetrics, DeliverySettings
+from assay.delivery.targets import CallbackTargets, TargetError
 from assay.errors import StoreError
-from assay.plugin.poc.failures import RefusedError
-from assay.plugin.poc.metrics import PocMetrics
-from assay.plugin.poc.payloads import with_artifacts
-from assay.plugin.poc.settings import PocSettings
-from assay.plugin.poc.targets import CallbackTargets
 from assay.store.outbox import Campaign, OpenCampaign, Outbox, Post, Waiting
 
-logger = logging.getLogger("vllm.assay")
-
-POST_WITHIN = 10.0
-"""Seconds one request may take, connecting included (spec http section 1)."""
 FIRST_BACKOFF, LONGEST_BACKOFF = 1.0, 30.0
 POST_ARTIFACTS = 10_000
 """Artifacts in one request at most: 0.65 MB."""
@@ -52,28 +46,30 @@ class Deliveries:
     def __init__(
         self,
         outbox: Outbox,
-        settings: PocSettings,
+        settings: DeliverySettings,
         targets: CallbackTargets,
-        metrics: PocMetrics,
+        metrics: DeliveryMetrics,
+        logger: logging.Logger,
     ) -> None:
         self._outbox = outbox
         self._settings = settings
         self._targets = targets
         self._metrics = metrics
+        self._logger = logger
         self._receivers: dict[str, _Receiver] = {}
-        self._slots = asyncio.Semaphore(settings.callback_max_concurrent)
+        self._slots = asyncio.Semaphore(settings.max_concurrent)
         # trust_env: a proxy from the environment would see, and could redirect, every callback.
         self._client = httpx.AsyncClient(
             follow_redirects=False,
             trust_env=False,
-            timeout=POST_WITHIN,
-            limits=httpx.Limits(max_connections=settings.callback_max_concurrent),
+            timeout=settings.timeout_s,
+            limits=httpx.Limits(max_connections=settings.max_concurrent),
         )
 
     async def resume(self) -> None:
         """Take up what an earlier run of this server left."""
         for url, waiting in (await asyncio.to_thread(self._outbox.waiting)).items():
-            logger.info(
+            self._logger.info(
                 "poc: %d artifacts and %d results still wait for %s",
                 waiting.artifacts,
                 waiting.results,
@@ -93,7 +89,7 @@ class Deliveries:
 
     def is_full(self, url: str) -> bool:
         """Whether as many artifacts wait for a receiver as may."""
-        return self.waiting(url).artifacts >= self._settings.callback_max_artifacts
+        return self.waiting(url).artifacts >= self._settings.max_artifacts
 
     async def open_campaign(self, campaign: Campaign) -> OpenCampaign:
         return await asyncio.to_thread(self._outbox.open_campaign, campaign)
@@ -104,6 +100,10 @@ class Deliveries:
         """Keep mined artifacts; they are sent with the next interval, or when a post is full."""
         await asyncio.to_thread(self._outbox.append, campaign_id, count, body, position)
         self._tell(url, count, 0, urgent=False)
+
+    def arrived(self, url: str, artifacts: int, results: int, *, urgent: bool = False) -> None:
+        """Something for ``url`` lies in the outbox that this object did not put there."""
+        self._tell(url, artifacts, results, urgent=urgent)
 
     async def close_campaign(self, campaign_id: int) -> None:
         await asyncio.to_thread(self._outbox.close_campaign, campaign_id)
@@ -135,7 +135,7 @@ class Deliveries:
 
     async def _carry(self, receiver: _Receiver) -> None:
         """Send all that waits for one receiver; ends when nothing does."""
-        interval = self._settings.callback_interval_sec
+        interval = self._settings.interval_s
         while True:
             if not receiver.urgent:
                 # When the interval is over, send what has come together.
@@ -146,7 +146,7 @@ class Deliveries:
             try:
                 await self._deliver_due(receiver)
             except StoreError as error:
-                logger.error("poc: callbacks to %s wait: %s", receiver.url, error)
+                self._logger.error("poc: callbacks to %s wait: %s", receiver.url, error)
                 await asyncio.sleep(LONGEST_BACKOFF)
                 receiver.urgent = True
                 continue
@@ -189,7 +189,7 @@ class Deliveries:
     async def _send(self, post: Post) -> str | None:
         """POST it; None when the receiver took it, else why not."""
         try:
-            async with asyncio.timeout(POST_WITHIN):
+            async with asyncio.timeout(self._settings.timeout_s):
                 ways = await self._targets.connections(post.url, f"/{post.kind}", post.caller)
                 body = _body(post)
                 for index, way in enumerate(ways):
@@ -212,18 +212,18 @@ class Deliveries:
                         continue
                     return _outcome(response)
         except TimeoutError:
-            return f"no answer within {POST_WITHIN:g} s"
+            return f"no answer within {self._settings.timeout_s:g} s"
         except httpx.HTTPError as error:
             return f"{type(error).__name__}: {error}"
-        except RefusedError as error:
+        except TargetError as error:
             return str(error)
         return "no way to connect"
 
     def _log_failure(self, receiver: _Receiver, error: str) -> None:
         if receiver.failures == 1:
-            logger.warning("poc: callback to %s failed (%s); repeating", receiver.url, error)
-        elif receiver.failures == self._settings.callback_max_retries:
-            logger.error(
+            self._logger.warning("poc: callback to %s failed (%s); repeating", receiver.url, error)
+        elif receiver.failures == self._settings.max_failures:
+            self._logger.error(
                 "poc: %s took no callback in %d tries (%s); %d artifacts and %d results wait for "
                 "it, kept, tried every %.0f s",
                 receiver.url,

@@ -15,11 +15,15 @@ from typing import Any
 
 import httpx
 
-from assay.plugin.poc.failures import RefusedError
+from assay.errors import AssayError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 ANY_HOST = "*"
+
+
+class TargetError(AssayError):
+    """A receiver that may not be named, and what to do about it; the message begins with ``url:``."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,11 @@ class Connection:
 
 
 class CallbackTargets:
-    """``allow``: host names, addresses, networks (``10.0.0.0/8``), or ``*``."""
+    """``allow``: host names, addresses, networks (``10.0.0.0/8``), or ``*``. ``setting``: what an
+    operator sets to allow more."""
 
-    def __init__(self, allow: tuple[str, ...]) -> None:
+    def __init__(self, allow: tuple[str, ...], setting: str) -> None:
+        self._setting = setting
         self._names: set[str] = set()
         self._networks: list[Network] = []
         for entry in allow:
@@ -44,25 +50,23 @@ class CallbackTargets:
                 self._names.add(entry.lower().rstrip("."))
 
     def check_url(self, text: str) -> httpx.URL:
-        """The base of a callback; RefusedError 400 unless it is a plain http or https URL."""
+        """The base of a callback; TargetError unless it is a plain http or https URL."""
         try:
             url = httpx.URL(text)
         except (httpx.InvalidURL, ValueError) as error:
-            raise RefusedError(400, f"url: {error}") from error
+            raise TargetError(f"url: {error}") from error
         if url.scheme not in ("http", "https") or not url.host:
-            raise RefusedError(400, "url: give an http:// or https:// address of the receiver")
+            raise TargetError("url: give an http:// or https:// address of the receiver")
         if url.userinfo or url.query or url.fragment:
-            raise RefusedError(
-                400, "url: must have no user, query or fragment; a path is added to it"
-            )
+            raise TargetError("url: must have no user, query or fragment; a path is added to it")
         return url
 
     async def check(self, text: str, caller: str | None) -> None:
-        """RefusedError 400 for a receiver that ``caller`` may not name."""
+        """TargetError for a receiver that ``caller`` may not name."""
         await self.connections(text, "", caller)
 
     async def connections(self, base: str, path: str, caller: str | None) -> list[Connection]:
-        """Ways to ``base + path``, in the order to try. Raises RefusedError when none is allowed."""
+        """Ways to ``base + path``, in the order to try. Raises TargetError when none is allowed."""
         self.check_url(base)
         # The base's own escapes are part of the address (model ids are escaped twice): the text
         # is put together here and not parsed and written again.
@@ -73,10 +77,9 @@ class CallbackTargets:
         allowed = [address for address in addresses if self._allowed(address, caller)]
         if not allowed:
             found = ", ".join(map(str, addresses)) or "no address"
-            raise RefusedError(
-                400,
+            raise TargetError(
                 f"url: {url.host} ({found}) is neither the caller nor the loopback; add it to "
-                "POC_CALLBACK_ALLOW on this server",
+                f"{self._setting}"
             )
         return [_pinned(url, address) for address in allowed]
 

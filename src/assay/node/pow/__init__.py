@@ -1,0 +1,1 @@
+"""Proof of compute over all backends of a node."""
