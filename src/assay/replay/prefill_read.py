@@ -56,6 +56,8 @@ class ScoredToken:
     @property
     def claimed_entries(self) -> tuple[TopEntry, ...]:
         """The claim's ids that are not in ``alternatives``."""
+        if not self.claimed:
+            return ()
         known = {self.token, *(key for key, _ in self.likeliest)}
         return _entries(entry for entry in self.claimed if entry[0] not in known)
 

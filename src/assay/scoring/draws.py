@@ -46,28 +46,38 @@ class Lists:
 def lists_of(positions: Sequence[Position], claimed: Sequence[int]) -> Lists:
     """The lists of ``positions`` around the ids ``claimed``; keys that are text, or no id of any
     vocabulary, are left out."""
-    width = max((len(position.top) for position in positions), default=0)
-    keys = np.full((len(positions), max(width, 1)), NOBODY, dtype=np.int64)
-    values = np.full(keys.shape, -np.inf)
-    own = np.full(len(positions), np.nan)
-    for row, (position, token) in enumerate(zip(positions, claimed, strict=True)):
-        if position.token == token:
-            own[row] = position.logprob
-        # A chosen id beside the list is none of the likeliest, whatever its number says.
-        possible = [e.logprob for e in position.top if math.isfinite(e.logprob)]
-        own[row] = min([own[row], *possible])
-        slot = 0
+    width = max((len(position.top) for position in positions), default=0) or 1
+    # Lists first, arrays at the end: writing single numbers into an array takes several times longer.
+    key_rows, value_rows, owns = [], [], []
+    for position, token in zip(positions, claimed, strict=True):
+        own = position.logprob if position.token == token else math.nan
+        row_keys: list[int] = []
+        row_values: list[float] = []
+        listed = None
         for entry in position.top:
-            if entry.key == token:
-                own[row] = entry.logprob
-            elif isinstance(entry.key, int) and 0 <= entry.key < LARGEST_ID:
-                keys[row, slot], values[row, slot] = entry.key, entry.logprob
-                slot += 1
+            key, number = entry.key, entry.logprob
+            # A chosen id beside the list is none of the likeliest, whatever its number says.
+            if number < own and math.isfinite(number):
+                own = number
+            if key == token:
+                listed = number
+            elif isinstance(key, int) and 0 <= key < LARGEST_ID:
+                row_keys.append(key)
+                row_values.append(number)
+        empty = width - len(row_keys)
+        key_rows.append(row_keys + [NOBODY] * empty)
+        value_rows.append(row_values + [-math.inf] * empty)
+        owns.append(own if listed is None else listed)
+    keys = np.array(key_rows, dtype=np.int64).reshape(len(positions), width)
+    values = np.array(value_rows, dtype=np.float64).reshape(keys.shape)
+    own_values = np.array(owns, dtype=np.float64)
     values[values <= IMPOSSIBLE_WIRE] = -np.inf
-    own[own <= IMPOSSIBLE_WIRE] = -np.inf
+    own_values[own_values <= IMPOSSIBLE_WIRE] = -np.inf
     order = np.argsort(-values, axis=1, kind="stable")
     return Lists(
-        np.take_along_axis(keys, order, axis=1), np.take_along_axis(values, order, axis=1), own
+        np.take_along_axis(keys, order, axis=1),
+        np.take_along_axis(values, order, axis=1),
+        own_values,
     )
 
 
