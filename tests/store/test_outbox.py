@@ -158,3 +158,17 @@ def test_a_database_that_is_not_there_is_named_without_its_password() -> None:
         Outbox("postgresql+psycopg://assay:hunter2@127.0.0.1:1/none")
     assert "postgresql+psycopg://assay:***@127.0.0.1:1/none" in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+def test_an_outbox_in_memory_is_one_for_all_threads() -> None:
+    """A backend of a node keeps its artifacts so; each thread had an empty database of its own."""
+    outbox = Outbox("sqlite://")
+    opened = outbox.open_campaign(campaign("round"))
+    with ThreadPoolExecutor(4) as pool:
+        appended = [pool.submit(outbox.append, opened.id, 1, str(n), n) for n in range(40)]
+        seen = [pool.submit(outbox.waiting) for _ in range(40)]
+        for one in (*appended, *seen):
+            one.result()
+    assert outbox.waiting() == {URL: Waiting(40, 0)}
+    assert posted(outbox).count == 40
+    outbox.close()

@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import StaticPool
 
 from assay.claims.claim import CLAIM_SCHEMA_VERSION
 from assay.errors import StoreError
@@ -130,7 +131,14 @@ def open_engine(url: str) -> Engine:
     """An engine for a database URL; StoreError when the URL or its driver is not usable."""
     try:
         parsed = make_url(url)
-        engine = create_engine(parsed, connect_args=_connect_arguments(parsed))
+        if in_memory(parsed):
+            # One connection for all threads: each would have an empty database of its own. Whoever
+            # opens one in memory lets one thread at a time use it.
+            engine = create_engine(
+                parsed, poolclass=StaticPool, connect_args={"check_same_thread": False}
+            )
+        else:
+            engine = create_engine(parsed, connect_args=_connect_arguments(parsed))
     except (ArgumentError, NoSuchModuleError) as error:
         # The text of a URL that cannot be read may hold a password anywhere: only its scheme is shown.
         raise StoreError(
@@ -147,6 +155,11 @@ def open_engine(url: str) -> Engine:
     elif parsed.get_backend_name() == "postgresql":
         event.listen(engine, "begin", _postgresql_begin)
     return engine
+
+
+def in_memory(url: URL) -> bool:
+    """Whether the database ends with its last connection."""
+    return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
 
 
 def _connect_arguments(url: URL) -> dict[str, str]:

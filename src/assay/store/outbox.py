@@ -18,8 +18,8 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from sqlalchemy import (
@@ -37,7 +37,14 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from assay.errors import StoreError
-from assay.store.database import OUTBOX_OWNER, lock_of, open_engine, shown_url, store_url
+from assay.store.database import (
+    OUTBOX_OWNER,
+    in_memory,
+    lock_of,
+    open_engine,
+    shown_url,
+    store_url,
+)
 from assay.store.outbox_tables import (
     CAMPAIGNS,
     CLOSED,
@@ -125,10 +132,7 @@ class Outbox:
     def close_campaign(self, campaign_id: int) -> None:
         """Nothing more will be appended; what waits is still delivered."""
         with self.write() as connection:
-            connection.execute(
-                update(CAMPAIGNS).where(CAMPAIGNS.c.id == campaign_id).values(state=CLOSED)
-            )
-            _forget_finished(connection)
+            close_campaigns(connection, [campaign_id])
 
     def add(self, campaign: Campaign, count: int = 0, body: str = "") -> None:
         """A whole campaign at once: the artifacts of a job, or a validation result."""
@@ -203,9 +207,17 @@ class Outbox:
             .join_from(PIECES, CAMPAIGNS)
             .group_by(CAMPAIGNS.c.url)
         )
-        with self._guarded(), self._engine.connect() as connection:
+        with self.read() as connection:
             rows = connection.execute(query).all()
         return {url: Waiting(int(artifacts), int(results)) for url, artifacts, results in rows}
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A connection that only reads. Raises StoreError. Not to be nested, nor within a write."""
+        # A database in memory has one connection, which a writer may be in the middle of.
+        alone = self._lock if in_memory(self._engine.url) else nullcontext()
+        with self._guarded(), alone, self._engine.connect() as connection:
+            yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -259,6 +271,23 @@ def new_campaign(connection: Connection, campaign: Campaign, state: str) -> int:
     key = result.inserted_primary_key
     assert key is not None
     return int(key[0])
+
+
+def close_campaigns(connection: Connection, campaign_ids: Sequence[int]) -> None:
+    """Nothing more will be appended to them, in the transaction of ``connection``."""
+    connection.execute(
+        update(CAMPAIGNS).where(CAMPAIGNS.c.id.in_(campaign_ids)).values(state=CLOSED)
+    )
+    _forget_finished(connection)
+
+
+def take_up_campaign(connection: Connection, campaign_id: int) -> None:
+    """What a crash of this server interrupted goes on, in the transaction of ``connection``."""
+    connection.execute(
+        update(CAMPAIGNS)
+        .where(CAMPAIGNS.c.id == campaign_id, CAMPAIGNS.c.state == INTERRUPTED)
+        .values(state=OPEN)
+    )
 
 
 def _seal(connection: Connection, url: str, most: int) -> bool:
@@ -364,6 +393,6 @@ def _only_server(url: str, engine: Engine, closing: ExitStack) -> None:
 
 def _file_of(url: str) -> Path | None:
     parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+    if parsed.get_backend_name() != "sqlite" or in_memory(parsed):
         return None
     return Path(str(parsed.database))
