@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from assay.poc.artifact_file import Challenge
 from assay.poc.constants import K_DIM, UINT32_RANGE
@@ -21,6 +22,8 @@ Name = Annotated[str, Field(min_length=1, max_length=1024)]
 
 MAX_VECTOR_TEXT = 65_536
 """Characters of one ``vector_b64``: 24,576 numbers, more than any hidden size."""
+MAX_SHARES = 1024
+"""Shares one run may hold: far more than a machine has devices to move them between."""
 
 
 class _Body(BaseModel):
@@ -69,8 +72,54 @@ class Identity(_Body):
         )
 
 
+class ShareRange(BaseModel):
+    """Positions ``start`` to ``stop`` (not included; None: no end) of residue class ``group_id``.
+
+    Position p is nonce node_id + (group_id + p*n_groups)*node_count.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    group_id: Whole
+    start: Nonce = 0
+    stop: Annotated[int, Field(strict=True, ge=1, le=UINT32_RANGE)] | None = None
+
+    @field_validator("stop")
+    @classmethod
+    def _after_start(cls, value: int | None, info: ValidationInfo) -> int | None:
+        start = info.data.get("start")
+        if value is not None and start is not None and value <= start:
+            raise PydanticCustomError(
+                "share_stop",
+                "{stop} is not more than start, {start}",
+                {"stop": value, "start": start},
+            )
+        return value
+
+
+Ranges = Annotated[tuple[ShareRange, ...], Field(max_length=MAX_SHARES)]
+
+
 class InitGenerate(Identity):
-    """``POST /init/generate``: mine this node's nonces until stopped."""
+    """``POST /init/generate``: mine this node's nonces until stopped.
+
+    ``shares`` (ours): mine these instead of the class ``group_id``, and wait for more at their end.
+    """
+
+    shares: Annotated[Ranges, Field(min_length=1)] | None = None
+
+
+class ChangeShares(_Body):
+    """``POST /shares`` (ours): what the run that reports to ``url`` lets go of and takes on."""
+
+    url: str | None = Field(default=None, max_length=4096)
+    release: tuple[Whole, ...] = Field(default=(), max_length=MAX_SHARES)
+    add: Ranges = ()
+
+    @field_validator("url")
+    @classmethod
+    def _no_empty_url(cls, value: str | None) -> str | None:
+        return value or None
 
 
 class Artifact(_Body):

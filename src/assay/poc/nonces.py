@@ -18,14 +18,20 @@ def partition(
     Every nonce belongs to exactly one (node, group). Raises SettingsError at once (not at the
     first ``next``) on an id outside its count.
     """
+    if start < 0:
+        raise SettingsError(f"start: {start} given; give 0 or more")
+    return iter(residue_class(node_id, node_count, group_id, n_groups)[start:])
+
+
+def residue_class(node_id: int, node_count: int, group_id: int, n_groups: int) -> range:
+    """All nonces of one group of one node that fit 32 bits, by position: its length is how many.
+
+    Raises SettingsError on an id outside its count.
+    """
     for name, value, count in (("node", node_id, node_count), ("group", group_id, n_groups)):
         if count < 1 or not 0 <= value < count:
             raise SettingsError(f"{name}_id: {value} of {count} given; ids run from 0 to count - 1")
-    if start < 0:
-        raise SettingsError(f"start: {start} given; give 0 or more")
-    step = n_groups * node_count
-    first = node_id + group_id * node_count
-    return iter(range(first + start * step, UINT32_RANGE, step))
+    return range(node_id + group_id * node_count, UINT32_RANGE, n_groups * node_count)
 
 
 def place(nonce: int, node_id: int, node_count: int, n_groups: int) -> tuple[int, int] | None:

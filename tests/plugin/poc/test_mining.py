@@ -26,7 +26,8 @@ from assay.plugin.poc.engine import Vectors
 from assay.plugin.poc.failures import RefusedError
 from assay.plugin.poc.gate import Gate
 from assay.plugin.poc.metrics import PocMetrics
-from assay.plugin.poc.mining import Miner, Run
+from assay.plugin.poc.mining import Miner
+from assay.plugin.poc.run import Run
 from assay.poc.artifact_file import Challenge
 from assay.poc.bodies import InitGenerate
 

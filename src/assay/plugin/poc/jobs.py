@@ -18,8 +18,9 @@ from assay.plugin.poc.engine import Vectors
 from assay.plugin.poc.failures import EngineFaultError, RefusedError
 from assay.plugin.poc.gate import Gate
 from assay.plugin.poc.metrics import PocMetrics
-from assay.plugin.poc.mining import Miner, callback_head
+from assay.plugin.poc.mining import Miner
 from assay.plugin.poc.payloads import artifacts_text
+from assay.plugin.poc.run import callback_head
 from assay.plugin.poc.settings import PocSettings
 from assay.plugin.poc.validation import Row, validated
 from assay.poc.artifacts import encoding

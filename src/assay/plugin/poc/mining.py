@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from assay.delivery.couriers import Deliveries
@@ -19,10 +13,10 @@ from assay.plugin.poc.engine import PocEngine, Vectors
 from assay.plugin.poc.failures import EngineFaultError, RefusedError
 from assay.plugin.poc.gate import Gate
 from assay.plugin.poc.payloads import artifacts_text
+from assay.plugin.poc.run import Run, callback_head, identity_of, own_class
 from assay.plugin.poc.settings import PocSettings
-from assay.poc.artifacts import encoding
-from assay.poc.bodies import InitGenerate
-from assay.poc.nonces import partition
+from assay.plugin.poc.shares import Released, Shares
+from assay.poc.bodies import ChangeShares
 from assay.store.outbox import Campaign
 
 logger = logging.getLogger("vllm.assay")
@@ -34,39 +28,6 @@ STRAGGLER_SWEEPS, STRAGGLER_PAUSE = 8, 0.25
 this many seconds apart."""
 DRAIN_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
-
-
-@dataclass
-class Run:
-    """One mining run. ``kept`` vectors are in the outbox (or, without a url, back from the device);
-    ``failed`` had NaN or Inf; ``position`` is the first index of the partition not yet sent to the
-    device."""
-
-    request: InitGenerate
-    batch_size: int
-    caller: str | None
-    started: float = field(default_factory=time.monotonic)
-    position: int = 0
-    kept: int = 0
-    failed: int = 0
-    lost_batches: int = 0
-    campaign: int | None = None
-    stores: set[asyncio.Task[None]] = field(default_factory=set)
-    batch: asyncio.Task[Vectors] | None = None
-    error: str | None = None
-
-    @property
-    def config(self) -> dict[str, Any]:
-        fields = self.request.model_dump(exclude={"params", "batch_size"})
-        return {**fields, **self.request.params.model_dump(), "batch_size": self.batch_size}
-
-    def stats(self) -> dict[str, Any]:
-        seconds = time.monotonic() - self.started
-        return {
-            "total_processed": self.kept,
-            "nonces_per_second": self.kept / seconds if seconds > 0 else 0.0,
-            "total_failed": self.failed,
-        }
 
 
 class Miner:
@@ -123,6 +84,26 @@ class Miner:
         if self._endings:
             await asyncio.wait(set(self._endings), timeout=drain_seconds)
 
+    async def change_shares(self, change: ChangeShares) -> tuple[list[Released], Shares]:
+        """Let the run go of shares and take on others, at once or not at all. Raises RefusedError.
+
+        What is released, and all that is held now. From now on the run waits at its last nonce.
+        """
+        run = self._run
+        if run is None:
+            raise RefusedError(409, "nothing is mined")
+        if run.request.url != change.url:
+            raise RefusedError(409, "url: what is mined goes to another one")
+        if run.shares is None:
+            await run.opened.wait()
+        # Its task may have come to its end before we are told.
+        if run.shares is None or self._run is not run or self._task is None or self._task.done():
+            raise RefusedError(409, "nothing is mined any more")
+        released = run.shares.change(change.release, change.add)
+        run.waits = True
+        run.news.set()
+        return released, run.shares
+
     def status(self) -> dict[str, Any]:
         """The answer of ``/status``."""
         if self._run is not None:
@@ -157,23 +138,17 @@ class Miner:
     async def _mine(self, run: Run, deliveries: Deliveries | None) -> None:
         if self._settings.policy == "exclusive":
             await self._clear_engine()
-        run.position = await self._open_campaign(run, deliveries)
+        shares = await self._open_campaign(run, deliveries)
         request = run.request
-        nonces = partition(
-            request.node_id,
-            request.node_count,
-            request.group_id,
-            request.n_groups,
-            start=run.position,
-        )
-        for batch in _batches(nonces, run.batch_size):
+        while await self._has_more(run, shares):
             if deliveries is not None and request.url and deliveries.is_full(request.url):
                 raise EngineFaultError(
                     f"{self._settings.callback_max_artifacts} artifacts wait for {request.url}; "
                     "mining stops until it takes them (none is lost)"
                 )
+            batch = shares.take(run.batch_size)
             run.batch = await self._device.submit(request.challenge, batch)
-            run.position += len(batch)
+            run.position = shares.first_position
             vectors = await asyncio.shield(run.batch)
             # The next batch goes to the device while this one goes to the database.
             await self._stored(run)
@@ -182,7 +157,18 @@ class Miner:
             self._count_lost(run, vectors)
             if self._settings.policy == "share":
                 await self._gate.yield_to_chat(vectors.device_seconds, self._settings.share)
-        await self._stored(run)
+
+    async def _has_more(self, run: Run, shares: Shares) -> bool:
+        """Whether to go on: a run of shares waits for more, any other ends with its last nonce."""
+        while True:
+            run.news.clear()
+            if not shares.exhausted:
+                return True
+            await self._stored(run)
+            # No await from here to the task's end, or a change would be lost between them.
+            if not run.waits and shares.exhausted:
+                return False
+            await run.news.wait()
 
     async def _clear_engine(self) -> None:
         await self._engine.abort_all()
@@ -192,22 +178,26 @@ class Miner:
             await asyncio.sleep(STRAGGLER_PAUSE)
             await self._engine.abort_all()
 
-    async def _open_campaign(self, run: Run, deliveries: Deliveries | None) -> int:
-        """Where in the partition to begin: 0, or where a crash of this server stopped this work."""
+    async def _open_campaign(self, run: Run, deliveries: Deliveries | None) -> Shares:
+        """What to mine, from 0 or from where a crash of this server stopped the same work."""
         request = run.request
-        if deliveries is None or request.url is None:
-            return 0
-        opened = await deliveries.open_campaign(
-            Campaign(
-                url=request.url,
-                caller=run.caller,
-                kind="generated",
-                head=callback_head(request),
-                identity=_identity(request),
+        position = 0
+        if deliveries is not None and request.url is not None:
+            opened = await deliveries.open_campaign(
+                Campaign(
+                    url=request.url,
+                    caller=run.caller,
+                    kind="generated",
+                    head=callback_head(request),
+                    identity=identity_of(request),
+                )
             )
-        )
-        run.campaign = opened.id
-        return opened.position
+            run.campaign, position = opened.id, opened.position
+        if run.shares is None:
+            run.shares = own_class(request, position)
+        run.position = run.shares.first_position
+        run.opened.set()
+        return run.shares
 
     def _store(self, run: Run, vectors: Vectors, deliveries: Deliveries | None) -> None:
         store = asyncio.create_task(self._keep(run, vectors, run.position, deliveries))
@@ -242,6 +232,7 @@ class Miner:
         """Every way a run can end passes here: the gate opens first of all (F39)."""
         self._gate.open()
         self._run = self._task = None
+        run.opened.set()
         self._idle.set()
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -268,26 +259,3 @@ class Miner:
                 logger.error("poc: the last batches of a run were not kept: %s", error)
         if deliveries is not None and run.campaign is not None:
             await deliveries.close_campaign(run.campaign)
-
-
-def callback_head(request: Any, request_id: str | None = None) -> dict[str, Any]:
-    """What every ``/generated`` of a run repeats; artifacts are added."""
-    head = {
-        "public_key": request.public_key,
-        "block_hash": request.block_hash,
-        "block_height": request.block_height,
-        "node_id": request.node_id,
-        "encoding": encoding(request.params.k_dim),
-    }
-    return head if request_id is None else {**head, "request_id": request_id}
-
-
-def _batches(nonces: Iterator[int], size: int) -> Iterator[list[int]]:
-    while batch := list(islice(nonces, size)):
-        yield batch
-
-
-def _identity(request: InitGenerate) -> str:
-    """Names the work: equal for two requests that mine the same vectors in the same order."""
-    fields = request.model_dump(exclude={"url", "batch_size"}, mode="json")
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

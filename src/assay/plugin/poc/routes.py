@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI
@@ -18,7 +19,7 @@ from assay.plugin.poc.failures import RefusedError
 from assay.plugin.poc.jobs import Job
 from assay.plugin.poc.service import PocService
 from assay.plugin.poc.settings import PocSettings
-from assay.poc.bodies import Generate, InitGenerate
+from assay.poc.bodies import ChangeShares, Generate, InitGenerate
 
 PREFIX = "/api/v1/pow"
 PROBE_PATIENCE = 30.0
@@ -42,6 +43,7 @@ class PocRoutes:
         """Add the routes one by one: a router object in ``app.routes`` breaks metrics names (F44)."""
         for method, path, handler in (
             ("POST", "/init/generate", self.init_generate),
+            ("POST", "/shares", self.shares),
             ("POST", "/generate", self.generate),
             ("GET", "/generate/{request_id}", self.result),
             ("GET", "/status", self.status),
@@ -54,6 +56,17 @@ class PocRoutes:
         body = parse(InitGenerate, await read_body(request, self._settings.max_body_bytes))
         await self._require().init_generate(body, _caller(request))
         return JSONResponse({"status": "OK", "pow_status": {"status": "GENERATING"}})
+
+    async def shares(self, request: Request) -> Response:
+        body = parse(ChangeShares, await read_body(request, self._settings.max_body_bytes))
+        released, held = await self._require().miner.change_shares(body)
+        return JSONResponse(
+            {
+                "status": "OK",
+                "released": [asdict(share) for share in released],
+                "shares": held.shown(),
+            }
+        )
 
     async def generate(self, request: Request) -> Response:
         body = parse(Generate, await read_body(request, self._settings.max_body_bytes))

@@ -18,8 +18,10 @@ from assay.plugin.poc.failures import AsleepError, EngineFaultError, RefusedErro
 from assay.plugin.poc.gate import Gate
 from assay.plugin.poc.jobs import Job, JobQueue
 from assay.plugin.poc.metrics import PocMetrics
-from assay.plugin.poc.mining import DRAIN_SECONDS, Miner, Run
+from assay.plugin.poc.mining import DRAIN_SECONDS, Miner
+from assay.plugin.poc.run import Run
 from assay.plugin.poc.settings import PocSettings
+from assay.plugin.poc.shares import Shares
 from assay.plugin.poc.validation import check_validation
 from assay.poc.bodies import Generate, Identity, InitGenerate
 from assay.store.outbox import Outbox
@@ -66,10 +68,12 @@ class PocService:
         if self.miner.running:
             raise RefusedError(409, "Already generating")
         check_nodes(request)
+        shares = None if request.shares is None else Shares(request, request.shares)
         able = await self._checked(request)
         deliveries = await self._deliveries_for(request, caller)
         size = batch_size(request, able.profile, self._settings)
-        self.miner.start(Run(request, size, caller), deliveries)
+        run = Run(request, size, caller, shares, waits=shares is not None)
+        self.miner.start(run, deliveries)
 
     async def generate(self, request: Generate, caller: str | None) -> tuple[Job, int]:
         """Queue a job; the job and how many nonces are queued now. Raises RefusedError."""
