@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from assay.node.failures import NodeRefusal
-from assay.node.hygiene import answer_headers, body_length, request_headers, target
+from assay.node.hygiene import (
+    answer_headers,
+    as_text,
+    body_length,
+    has_an_end,
+    request_headers,
+    target,
+)
 
 CLIENT = [
     (b"Host", b"node:8080"),
@@ -46,8 +53,9 @@ def test_connection_cannot_take_the_key_or_the_kind_of_body_away() -> None:
 def test_answers_keep_their_length_and_lose_their_hop() -> None:
     given = [
         (b"Content-Length", b"3"),
-        (b"Transfer-Encoding", b"chunked"),
-        (b"Connection", b"close"),
+        (b"Connection", b"close, X-Hop"),
+        (b"X-Hop", b"1"),
+        (b"Date", b"Thu, 01 Jan 1970 00:00:00 GMT"),
         (b"Content-Type", b"text/plain"),
         (b"Set-Cookie", b"a=1"),
         (b"Set-Cookie", b"b=2"),
@@ -58,6 +66,41 @@ def test_answers_keep_their_length_and_lose_their_hop() -> None:
         (b"set-cookie", b"a=1"),
         (b"set-cookie", b"b=2"),
     ]
+
+
+def test_a_length_that_the_framing_overrides_ends_at_the_node() -> None:
+    """One that stayed would make the node's server break the answer off, or wait for more."""
+    given = [(b"Content-Length", b"3"), (b"Transfer-Encoding", b"chunked")]
+    assert answer_headers(given) == []
+    assert answer_headers([(b"Content-Length", b"3")], 304) == []
+    assert answer_headers([(b"Content-Length", b"3")], 200) == [(b"content-length", b"3")]
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "headers", "ends"),
+    [
+        ("GET", 200, [(b"Content-Length", b"3")], True),
+        ("GET", 200, [(b"Transfer-Encoding", b"Chunked")], True),
+        ("GET", 200, [(b"Transfer-Encoding", b"gzip, chunked")], False),
+        ("GET", 200, [(b"Transfer-Encoding", b"gzip"), (b"Content-Length", b"3")], False),
+        ("GET", 200, [], False),
+        ("POST", 500, [], False),
+        ("HEAD", 200, [], True),
+        ("GET", 204, [], True),
+        ("GET", 304, [], True),
+        ("GET", 101, [(b"Content-Length", b"3")], False),
+    ],
+)
+def test_an_answer_must_say_where_it_ends(
+    method: str, status: int, headers: list[tuple[bytes, bytes]], ends: bool
+) -> None:
+    assert has_an_end(method, status, headers) is ends
+
+
+def test_header_bytes_that_are_no_utf8_are_refused() -> None:
+    assert as_text([(b"x", "\u00e9".encode())]) == [("x", "\u00e9")]
+    with pytest.raises(NodeRefusal, match="UTF-8"):
+        as_text([(b"x", b"\xe9")])
 
 
 @pytest.mark.parametrize(

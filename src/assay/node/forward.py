@@ -7,16 +7,18 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
-import httpx
+import aiohttp
+from multidict import CIMultiDict
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
+from yarl import URL
 
+from assay.errors import AssayError
 from assay.node.backend import Backend
 from assay.node.bare_ids import BareEvents, bare_json
 from assay.node.failures import NodeRefusal
-from assay.node.hygiene import Headers, answer_headers, request_headers
+from assay.node.hygiene import Headers, answer_headers, as_text, has_an_end, request_headers
 from assay.node.pool import Pool
 
 logger = logging.getLogger("assay.node")
@@ -28,6 +30,16 @@ PIECES_HELD = 16
 
 class ClientGoneError(Exception):
     """The client closed its connection; nobody is left to answer."""
+
+
+class BackendAnswerError(AssayError):
+    """A backend's answer cannot be passed on."""
+
+
+NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+"""No connection could be made, so the backend has seen nothing of the request."""
+BROKEN = (aiohttp.ClientError, BackendAnswerError, OSError)
+"""What a backend that fails a request is noticed by."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,7 @@ class Forward(Response):
 
     def __init__(
         self,
-        http: httpx.AsyncClient,
+        http: aiohttp.ClientSession,
         pool: Pool,
         outgoing: Outgoing,
         *,
@@ -71,7 +83,7 @@ class Forward(Response):
             await self._pass(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client = _Client(receive)
+        client = _Client(receive, self._outgoing.limit)
         work = asyncio.ensure_future(self._work(client, send))
         gone = asyncio.ensure_future(client.watch())
         try:
@@ -83,12 +95,17 @@ class Forward(Response):
             await asyncio.wait({work, gone})
         if work.cancelled():
             return
-        error = work.exception()
+        # What ended the client's body ends the request to the backend too, in that one's words.
+        error = client.failure or work.exception()
         if error is None or isinstance(error, ClientGoneError):
             return
-        if self._begun or not isinstance(error, NodeRefusal | httpx.HTTPError):
-            # The answer cannot be taken back: breaking the connection is how a client learns.
+        if not isinstance(error, (NodeRefusal, *BROKEN)):
             raise error
+        if self._begun:
+            # The answer cannot be taken back. It is left without its end, and the server closes
+            # the connection: that is how the client learns.
+            logger.warning("an answer broke off: %s", type(error).__name__)
+            return
         if isinstance(error, NodeRefusal):
             answer = JSONResponse({"detail": error.detail}, error.status, error.headers)
         else:
@@ -98,6 +115,8 @@ class Forward(Response):
         await answer(scope, receive, send)
 
     async def _work(self, client: _Client, send: Send) -> None:
+        # A client that is slow to send keeps no backend busy until its first bytes are here.
+        await client.begin()
         tried: set[int] = set()
         while True:
             backend = self._next(tried)
@@ -105,8 +124,8 @@ class Forward(Response):
             with self._pool.lease(backend):
                 try:
                     await self._once(backend, client, send)
-                except (httpx.ConnectError, httpx.ConnectTimeout):
-                    if client.body_begun or self._begun or not self._has_more(tried):
+                except NOT_SENT:
+                    if not self._has_more(tried):
                         raise
                 else:
                     return
@@ -124,43 +143,43 @@ class Forward(Response):
 
     async def _once(self, backend: Backend, client: _Client, send: Send) -> None:
         out = self._outgoing
-        headers = request_headers(out.headers, backend.headers)
-        # An address without a body has neither a length nor an encoding.
-        content: AsyncIterator[bytes] | None = None
-        if out.length or (out.length is None and _chunked(out.headers)):
-            content = client.body(out.limit)
-        if out.length is not None:
-            headers.append((b"content-length", str(out.length).encode()))
-        url = httpx.URL(backend.base_url).copy_with(raw_path=out.target)
-        # Built by hand: the client would add headers of its own, such as Accept-Encoding.
-        request = httpx.Request(
-            out.method, url, headers=headers, content=content, extensions=self._timeouts()
+        headers = CIMultiDict(as_text(request_headers(out.headers, backend.headers)))
+        content: bytes | AsyncIterator[bytes] | None = client.whole
+        if content is None:
+            content = client.rest()
+            if out.length is not None:
+                headers["Content-Length"] = str(out.length)
+        answer = await self._http.request(
+            out.method,
+            URL(backend.base_url + out.target.decode("ascii"), encoded=True),
+            headers=headers,
+            # Bytes go with their length, an iterator without one is sent in chunks. Without a body
+            # aiohttp says "Content-Length: 0" where the method lets a server expect one.
+            data=content or None,
+            allow_redirects=False,
         )
-        answer = await self._http.send(request, stream=True)
         try:
             await self._pass_back(answer, send)
         finally:
-            await answer.aclose()
+            # Not read to its end, this closes the connection; otherwise it is back in the pool.
+            answer.close()
 
-    def _timeouts(self) -> dict[str, Any]:
-        """Only connecting has a limit: an answer may take as long as it takes."""
-        connect = self._http.timeout.connect
-        return {"timeout": {"connect": connect, "read": None, "write": None, "pool": None}}
-
-    async def _pass_back(self, answer: httpx.Response, send: Send) -> None:
-        headers = answer_headers(answer.headers.raw)
-        events = answer.headers.get("content-type", "").startswith("text/event-stream")
-        readable = "content-encoding" not in answer.headers and self._bare_ids
-        if readable and not events:
-            body = bare_json(await _whole(answer))
-            headers = [h for h in headers if h[0] != b"content-length"]
+    async def _pass_back(self, answer: aiohttp.ClientResponse, send: Send) -> None:
+        if not has_an_end(self._outgoing.method, answer.status, answer.raw_headers):
+            raise BackendAnswerError("an answer whose end cannot be told from a broken connection")
+        headers = answer_headers(answer.raw_headers, answer.status)
+        events = answer.headers.get("Content-Type", "").startswith("text/event-stream")
+        readable = self._bare_ids and "Content-Encoding" not in answer.headers
+        if readable and not events and self._outgoing.method != "HEAD":
+            body = bare_json(await answer.content.read())
+            headers = [header for header in headers if header[0] != b"content-length"]
             headers.append((b"content-length", str(len(body)).encode()))
-            await self._start(answer.status_code, headers, send)
+            await self._start(answer.status, headers, send)
             await send({"type": "http.response.body", "body": body, "more_body": False})
             return
-        await self._start(answer.status_code, headers, send)
+        await self._start(answer.status, headers, send)
         rewriting = BareEvents() if readable else None
-        async for piece in answer.aiter_raw():
+        async for piece in answer.content.iter_any():
             out = piece if rewriting is None else rewriting.feed(piece)
             if out:
                 await send({"type": "http.response.body", "body": out, "more_body": True})
@@ -176,13 +195,17 @@ class _Client:
     """The client's side of a request: its body, then its going away.
 
     ASGI has one ``receive`` for both. One task reads it; a few pieces may wait, so that a client
-    that sends faster than the backend reads is held back by its own connection.
+    that sends faster than the backend reads is held back by its own connection. ``limit`` is the
+    body's, in bytes. ``failure`` is what ended the body, which may be being sent already.
     """
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive, self._limit = receive, limit
         self._pieces: asyncio.Queue[tuple[bytes, bool] | None] = asyncio.Queue(PIECES_HELD)
-        self.body_begun = False
+        self._first = b""
+        self._ended = False
+        self._length = 0
+        self.failure: ClientGoneError | NodeRefusal | None = None
 
     async def watch(self) -> None:
         """Hand the body over, then return when the client has closed its connection."""
@@ -197,26 +220,32 @@ class _Client:
                 ended = not message.get("more_body", False)
                 await self._pieces.put((message.get("body", b""), ended))
 
-    async def body(self, limit: int) -> AsyncIterator[bytes]:
-        """Pieces of the body. NodeRefusal 413 at the first byte over ``limit``."""
-        self.body_begun = True
-        length, ended = 0, False
-        while not ended:
-            got = await self._pieces.get()
-            if got is None:
-                raise ClientGoneError
-            piece, ended = got
-            length += len(piece)
-            if length > limit:
-                raise NodeRefusal(413, f"the body is longer than {limit} bytes")
+    async def begin(self) -> None:
+        """Wait for the first piece of the body, for most requests the only one."""
+        self._first = await self._next()
+
+    @property
+    def whole(self) -> bytes | None:
+        """The body, once ``begin`` found all of it; ``None`` where more is to come."""
+        return self._first if self._ended else None
+
+    async def rest(self) -> AsyncIterator[bytes]:
+        """The pieces of a body that ``begin`` did not find whole; once only."""
+        yield self._first
+        while not self._ended:
+            piece = await self._next()
             if piece:
                 yield piece
 
-
-async def _whole(answer: httpx.Response) -> bytes:
-    pieces = [piece async for piece in answer.aiter_raw()]
-    return b"".join(pieces)
-
-
-def _chunked(headers: Headers) -> bool:
-    return any(name.lower() == b"transfer-encoding" for name, _ in headers)
+    async def _next(self) -> bytes:
+        """NodeRefusal 413 at the first byte over the limit; ClientGoneError."""
+        got = await self._pieces.get()
+        if got is None:
+            self.failure = ClientGoneError()
+            raise self.failure
+        piece, self._ended = got
+        self._length += len(piece)
+        if self._length > self._limit:
+            self.failure = NodeRefusal(413, f"the body is longer than {self._limit} bytes")
+            raise self.failure
+        return piece

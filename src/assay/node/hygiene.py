@@ -29,6 +29,9 @@ HOP_BY_HOP = frozenset(
 )
 OURS = frozenset({b"host", b"content-length", b"expect", b"http2-settings"})
 """Set anew for the backend, or meant for the node alone."""
+MADE_HERE = frozenset({b"date"})
+"""The node's own server adds it to every answer."""
+BODILESS = frozenset({204, 304})
 FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
 """Anybody can write these; a backend that trusted them would be told lies."""
 
@@ -43,11 +46,39 @@ def request_headers(given: Iterable[tuple[bytes, bytes]], own: Mapping[str, str]
     return [*kept, *mine.items()]
 
 
-def answer_headers(given: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Headers for the client. ``Content-Length`` stays: the body is passed on byte for byte."""
+def answer_headers(given: Iterable[tuple[bytes, bytes]], status: int = 200) -> Headers:
+    """Headers for the client. ``Content-Length`` stays, since the body is passed on byte for byte,
+    unless the backend's framing overrides it or there is no body it could be the length of."""
     given = list(given)
-    dropped = HOP_BY_HOP | named_by_connection(given)
+    dropped = HOP_BY_HOP | MADE_HERE | named_by_connection(given)
+    if status in BODILESS or any(name.lower() == b"transfer-encoding" for name, _ in given):
+        dropped |= {b"content-length"}
     return [(name.lower(), value) for name, value in given if name.lower() not in dropped]
+
+
+def has_an_end(method: str, status: int, given: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether an answer says where it ends. One that ends with its connection looks the same when
+    the backend dies in the middle of it; vLLM sends none, and the node passes none on.
+
+    An upgrade (101), never asked for, has no end either.
+    """
+    if status < 200:
+        return False
+    if method == "HEAD" or status in BODILESS:
+        return True
+    given = list(given)
+    encodings = [value for name, value in given if name.lower() == b"transfer-encoding"]
+    if encodings:
+        return [value.strip().lower() for value in encodings] == [b"chunked"]
+    return any(name.lower() == b"content-length" for name, _ in given)
+
+
+def as_text(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """Headers as aiohttp takes and writes them, in UTF-8. NodeRefusal 400 for other bytes."""
+    try:
+        return [(name.decode("ascii"), value.decode()) for name, value in headers]
+    except UnicodeDecodeError as error:
+        raise NodeRefusal(400, "a header holds bytes that are not UTF-8") from error
 
 
 def named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:

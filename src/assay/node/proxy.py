@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-import httpx
+import aiohttp
 from prometheus_client import Counter, Gauge
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,6 +20,10 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 IDLE_S = 2.0
 """Seconds an idle connection to a backend is kept: vLLM closes its own after 5, and a request must
 not meet one that is just going away."""
+AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+"""Headers aiohttp would add of its own."""
+HEADER_BYTES = 65_536
+"""The longest header line of an answer."""
 
 
 def part(node: Node) -> Part:
@@ -36,7 +40,7 @@ def part(node: Node) -> Part:
 class _Proxy:
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._http: httpx.AsyncClient | None = None
+        self._http: aiohttp.ClientSession | None = None
         self._in_flight = 0
         registry = node.metrics.registry
         self._requests = Counter(
@@ -53,13 +57,23 @@ class _Proxy:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        limits = httpx.Limits(
-            max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_S
+        # aiohttp, because its pool finds an idle connection without looking at all of them and its
+        # parser is compiled: several times less processor time per request than httpx.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=self._node.config.limits.connect_timeout_s
         )
-        timeout = httpx.Timeout(None, connect=self._node.config.limits.connect_timeout_s)
-        async with httpx.AsyncClient(
-            trust_env=False, follow_redirects=False, limits=limits, timeout=timeout
+        async with aiohttp.ClientSession(
+            connector=connector,
+            timeout=timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),  # cookies are between a client and a backend
+            skip_auto_headers=AUTOMATIC,
+            auto_decompress=False,
+            max_line_size=HEADER_BYTES,
+            max_field_size=HEADER_BYTES,
         ) as self._http:
+            # What was sent is not sent again, not even a GET whose connection was lost.
+            self._http._retry_connection = False
             yield
 
     async def forward(self, request: Request) -> Response:
