@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from assay.errors import SurfaceError
-from assay.plugin.poc.digest import model_digest
+from assay.plugin.poc.digest import model_commit, model_digest
 from assay.plugin.poc.forward import refuse_unsupported
 
 
@@ -81,3 +81,26 @@ def test_the_digest_tells_weights_apart_and_not_where_they_lie(tmp_path: Path) -
 def test_no_digest_without_weights_here(tmp_path: Path) -> None:
     assert model_digest(str(tmp_path / "absent")) is None
     assert model_digest(str(tmp_path)) is None
+
+
+def test_a_model_of_the_hub_has_the_digest_of_its_snapshot_and_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its name on the hub no folder is given, yet the profile says what was loaded."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    values = bytes(range(256)) * 4096
+    local = model_digest(str(weights(tmp_path / "local", values)))
+    root = tmp_path / "cache" / "models--a--model"
+    (root / "snapshots").mkdir(parents=True)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text("2" * 40)
+    first = weights(root / "snapshots" / ("1" * 40), values)
+    weights(root / "snapshots" / ("2" * 40), values[::-1])
+    model_digest.cache_clear()
+    assert model_digest("a/model", "1" * 40) == local
+    assert model_commit("a/model", "1" * 40) == "1" * 40
+    assert model_commit("a/model") == "2" * 40
+    assert model_digest("a/model") not in (None, local)
+    assert model_commit(str(first)) == "1" * 40
+    assert model_commit(str(tmp_path / "local")) is None
+    assert (model_digest("a/model", "3" * 40), model_commit("a/model", "3" * 40)) == (None, None)

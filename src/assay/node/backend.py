@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from assay.node.model_source import ModelSource
+
 
 class BackendState(StrEnum):
     """``ready`` alone takes requests."""
@@ -48,6 +50,8 @@ class Backend:
     model: str | None = None
     """Name it serves the model under, known once it is ready."""
     pid: int | None = None
+    source: ModelSource | None = field(default=None, repr=False)
+    """The model files it is started with; None where the node did not start it."""
     since: float = 0.0
     """Monotonic seconds at which ``state`` was entered."""
     leases: int = field(default=0, repr=False)

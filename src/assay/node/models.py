@@ -17,10 +17,12 @@ from assay.node.bodies import read_model
 from assay.node.failures import NodeRefusal
 from assay.node.logs import environment_secrets
 from assay.node.model_cache import ModelCache, OnDisk, cache_folder, is_offline
+from assay.node.model_digests import State
 from assay.node.model_downloads import Download, Downloads
 from assay.node.node import Node
 from assay.node.part import Part, Route
 from assay.node.plan import backend_environment
+from assay.node.served import ServedModel
 from assay.settings import process_environment
 
 GB = 1024**3
@@ -62,6 +64,8 @@ class ModelStatus(BaseModel):
     """``status``: DOWNLOADED, DOWNLOADING, PARTIAL, NOT_FOUND, or IGNORED (offline).
 
     ``commit``: the one on disk or on its way. ``missing_files``: at most ten of those missing.
+    ``digests``: known, computing (ask again) or unknown, of one that is downloaded; then
+    ``weights_digest`` and ``files`` are as in ``/models/served``.
     """
 
     model: dict[str, str | None]
@@ -71,12 +75,21 @@ class ModelStatus(BaseModel):
     progress: Progress | None = None
     missing_files: list[str] = []
     error_message: str | None = None
+    digests: State | None = None
+    weights_digest: str | None = None
+    files: dict[str, str] = {}
 
 
 class Started(BaseModel):
     task_id: str
     status: str
     model: dict[str, str | None]
+
+
+class ServedAnswer(BaseModel):
+    """``served``: null while no model is up."""
+
+    served: ServedModel | None
 
 
 class Deleted(BaseModel):
@@ -111,6 +124,7 @@ def part(node: Node) -> Part:
             Route("DELETE", base, routes.delete, body=Model, answer=Deleted),
             Route("GET", f"{base}/list", routes.list, answer=ModelList),
             Route("GET", f"{base}/space", routes.space, answer=Space),
+            Route("GET", f"{base}/served", routes.served, answer=ServedAnswer),
         ],
         routes.running,
     )
@@ -208,13 +222,30 @@ class _Models:
         )
         return _json(space)
 
+    async def served(self, request: Request) -> Response:
+        """Commit and digests of what the backends serve, or will serve once they are ready."""
+        for backend in self._node.pool.backends:
+            if (served := await self._node.served.of(backend)) is not None:
+                return _json(ServedAnswer(served=served))
+        return _json(ServedAnswer(served=None))
+
     async def _status(self, model: Model) -> ModelStatus:
         download = self._downloads.get(model.hf_repo, model.hf_commit)
         if download is not None:
             return await self._progress(model, download)
         there = await asyncio.to_thread(self._cache.look, model.hf_repo, model.hf_commit)
-        error = self._downloads.errors.get((model.hf_repo, model.hf_commit))
-        return _described(model, there).model_copy(update={"error_message": error})
+        update: dict[str, Any] = {
+            "error_message": self._downloads.errors.get((model.hf_repo, model.hf_commit))
+        }
+        if there.state == "DOWNLOADED" and there.commit is not None:
+            folder = self._cache.root(model.hf_repo) / "snapshots" / there.commit
+            found = await self._node.digests.look(folder)
+            update |= {
+                "digests": found.state,
+                "weights_digest": found.weights,
+                "files": dict(found.files),
+            }
+        return _described(model, there).model_copy(update=update)
 
     async def _progress(self, model: Model, download: Download) -> ModelStatus:
         there = await asyncio.to_thread(self._cache.look, download.repo, download.commit)

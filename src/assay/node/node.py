@@ -16,8 +16,11 @@ from assay.node.callback_route import callback_variables
 from assay.node.config import NodeConfig
 from assay.node.keeper import Tools
 from assay.node.metrics import NodeMetrics
+from assay.node.model_digests import Digests
+from assay.node.plan import model_variables
 from assay.node.pool import Pool
 from assay.node.process import GuardedLauncher
+from assay.node.served import Served
 from assay.node.supervisor import Supervisor
 from assay.store.database import Store
 
@@ -58,12 +61,17 @@ class Node:
                 metrics=self.metrics,
                 http=self.http,
                 clock=clock,
-                variables=callback_variables(config),
+                variables=callback_variables(config) | model_variables(config.models),
             )
         )
+        self.digests = Digests(config.store.folder.expanduser())
+        self.served = Served(self.pool, self.digests)
+        """Which model files the backends serve."""
         self.validating: Callable[[int], bool] = lambda port: False
         """Whether the backend on a port has jobs of proof of compute; the part that sends them
         knows."""
+        self.mining: Callable[[int], bool] = lambda port: False
+        """Whether the backend on a port is taken to mine; the same part knows."""
         self.draining = asyncio.Event()
         """Set when the node is about to end: new work is refused, running streams may finish."""
 
@@ -78,6 +86,7 @@ class Node:
                 finally:
                     self.draining.set()
                     await self.supervisor.close()
+                    await self.served.close()
         finally:
             await asyncio.to_thread(self.store.close)
 

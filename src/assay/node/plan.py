@@ -6,16 +6,18 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from assay.node.backend import Backend, Launch
-from assay.node.config import Backends
+from assay.node.config import Backends, Models
 from assay.node.failures import NodeRefusal
 from assay.node.finish import to_the_end
+from assay.node.flags import last_value
 from assay.node.gpus import visible_gpus
 from assay.node.logs import environment_secrets
+from assay.node.model_source import commit_to_pin, source_of
 from assay.settings import process_environment
 
 ASSAY_SERVE = (sys.executable, "-m", "assay.cli.main", "serve")
@@ -54,11 +56,14 @@ class Planned:
 
 
 async def plan(
-    request: UpRequest, settings: Backends, variables: Mapping[str, str] | None = None
+    request: UpRequest,
+    settings: Backends,
+    variables: Mapping[str, str] | None = None,
 ) -> list[Planned]:
     """What to start, sorted by port. NodeRefusal 400 for a request that cannot work.
 
-    ``variables`` go to every backend, over all others.
+    ``variables`` go to every backend, over all others. A model of the hub that is in the cache is
+    served as the commit that was downloaded, unless the flags name a revision.
     """
     _check(request)
     environment = backend_environment(settings, process_environment()) | dict(variables or {})
@@ -66,15 +71,20 @@ async def plan(
     flags = await effective_flags(serve, request, environment)
     gpus = await asyncio.to_thread(visible_gpus, settings.gpus, environment)
     slices = gpu_slices(gpus, gpus_each(flags), settings.count)
-    key = _last_value(flags, "--api-key") or environment.get("VLLM_API_KEY")
+    key = last_value(flags, "--api-key") or environment.get("VLLM_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     secrets = (*environment_secrets(settings), *([key] if key else []))
+    source = source_of(request.model, flags, environment, Models())
+    commit = await asyncio.to_thread(commit_to_pin, source, flags)
+    pinned = ("--revision", commit) if commit is not None else ()
+    if commit is not None:
+        source = replace(source, revision=commit)
     planned = []
     for port, part in enumerate(slices, start=settings.first_port):
-        backend = Backend(port, settings.host, part, headers)
+        backend = Backend(port, settings.host, part, headers, source=source)
         own = {"CUDA_VISIBLE_DEVICES": ",".join(part)} if part else {}
         address = ("--host", settings.host, "--port", str(port))
-        command = (*serve, request.model, *QUIET, *_flags(request), *address)
+        command = (*serve, request.model, *QUIET, *pinned, *_flags(request), *address)
         launch = Launch(port, command, {**environment, **own}, secrets)
         planned.append(Planned(backend, launch))
     return planned
@@ -102,6 +112,16 @@ def backend_environment(settings: Backends, environment: Mapping[str, str]) -> d
     """The node's own environment without its keys, and the configured variables on top."""
     kept = {k: v for k, v in environment.items() if not k.startswith(NODE_VARIABLES)}
     return kept | {k: v.get_secret_value() for k, v in settings.environment.items()}
+
+
+def model_variables(settings: Models) -> dict[str, str]:
+    """Variables that make backends load from the node's cache, and ask no hub where it does not."""
+    variables = {}
+    if settings.cache_dir is not None:
+        variables["HF_HUB_CACHE"] = str(settings.cache_dir.expanduser().absolute())
+    if settings.offline:
+        variables["HF_HUB_OFFLINE"] = "1"
+    return variables
 
 
 async def effective_flags(
@@ -152,27 +172,13 @@ def gpus_each(flags: Sequence[str]) -> int:
     """GPUs one backend needs: TP x PP, and its data-parallel copies when it has several."""
     size = 1
     for flag, short in PARALLEL.items():
-        text = _last_value(flags, f"--{flag}", f"-{short}")
+        text = last_value(flags, f"--{flag}", f"-{short}")
         if text is None:
             continue
         if not text.isdecimal() or int(text) < 1:
             raise NodeRefusal(400, f"additional_args: --{flag} {text}: expected a number from 1")
         size *= int(text)
     return size
-
-
-def _last_value(flags: Sequence[str], *names: str) -> str | None:
-    value = None
-    for index, flag in enumerate(flags):
-        name, equals, inline = flag.partition("=")
-        spelled = name.replace("_", "-") if name.startswith("--") else name
-        if spelled not in names:
-            continue
-        if equals:
-            value = inline
-        elif index + 1 < len(flags):
-            value = flags[index + 1]
-    return value
 
 
 def gpu_slices(gpus: Sequence[str], each: int, count: int | None) -> list[tuple[str, ...]]:

@@ -22,6 +22,7 @@ from assay.node.bodies import read_body
 from assay.node.failures import NodeRefusal
 from assay.node.node import Node
 from assay.node.part import Part, Route
+from assay.node.served import ServedModel
 from assay.replay.client import HttpEngineClient
 from assay.replay.identity import identify
 from assay.replay.request import PathChoice, ReplayOptions
@@ -46,11 +47,15 @@ class VerifyRequest(BaseModel):
 
 
 class VerifyAnswer(BaseModel):
-    """``verdict``: fail when one fails, pass when all pass, else inconclusive."""
+    """``verdict``: fail when one fails, pass when all pass, else inconclusive.
+
+    ``served``: the model files the claims were replayed with.
+    """
 
     verdict: str
     counts: dict[str, int]
     claims: int
+    served: ServedModel | None
     results: list[dict[str, Any]]
 
 
@@ -84,14 +89,15 @@ class _Verify:
         work = await self._read(request)
         results: list[VerifyResult] = []
         with node.pool.lease() as backend:
+            served = await node.served.of(backend)
             try:
                 # In a thread with a loop of its own: judging takes CPU time that streams would miss.
-                await asyncio.to_thread(asyncio.run, self._replay(backend, work, results))
+                await asyncio.to_thread(asyncio.run, self._replay(backend, served, work, results))
             except ReplayError as error:
                 raise NodeRefusal(
-                    502, {"error": str(error), "code": error.code, **_answer(results)}
+                    502, {"error": str(error), "code": error.code, **_answer(results, served)}
                 ) from error
-        return JSONResponse(_answer(results))
+        return JSONResponse(_answer(results, served))
 
     async def _read(self, request: Request) -> _Work:
         limits = self._node.config.limits
@@ -123,7 +129,13 @@ class _Verify:
         claims = await asyncio.to_thread(_claims, asked.claims)
         return _Work(claims, options)
 
-    async def _replay(self, backend: Backend, work: _Work, results: list[VerifyResult]) -> None:
+    async def _replay(
+        self,
+        backend: Backend,
+        served: ServedModel | None,
+        work: _Work,
+        results: list[VerifyResult],
+    ) -> None:
         key = backend.headers.get("Authorization", "").removeprefix("Bearer ") or None
         async with HttpEngineClient(
             backend.base_url,
@@ -132,7 +144,8 @@ class _Verify:
             # A transport of our own: a proxy of the environment has no business on the loopback.
             transport=httpx.AsyncHTTPTransport(),
         ) as client:
-            server = await identify(client)
+            digest = None if served is None else served.weights_digest
+            server = (await identify(client)).model_copy(update={"model_digest": digest})
             require_validator(server, backend.base_url, path=work.options.replay.path)
 
             def keep(result: VerifyResult) -> None:
@@ -155,13 +168,14 @@ def _claims(values: list[dict[str, Any]]) -> list[Claim]:
     return list(claims.values())
 
 
-def _answer(results: list[VerifyResult]) -> dict[str, Any]:
+def _answer(results: list[VerifyResult], served: ServedModel | None) -> dict[str, Any]:
     counts = Counter(result.verdict.verdict for result in results)
     passed = bool(results) and counts["pass"] == len(results)
     return {
         "verdict": "fail" if counts["fail"] else "pass" if passed else "inconclusive",
         "counts": {name: counts[name] for name in ("pass", "fail", "inconclusive")},
         "claims": len(results),
+        "served": None if served is None else served.model_dump(),
         "results": [_shown(result) for result in results],
     }
 

@@ -6,6 +6,7 @@ A name says nothing of what was loaded; two folders with one digest hold the sam
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,23 +17,33 @@ SUFFIXES: Final = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 the order in which vLLM looks for them."""
 
 PREFIX: Final = "sha256:"
+BLOCK = 8 * 1024 * 1024
+"""Bytes read at a time."""
 
 
 def weights_digest(model: Path, cache: Path | None = None) -> str:
     """``sha256:<hex>`` of the weight files of ``model``, a local folder or a single file.
 
-    SHA-256 over one line a file, sorted by name: ``<sha256 of the content>  <name>\\n``, the form
-    ``sha256sum`` prints and hashes again. Streams, so a model may be larger than memory. ``cache``
-    is a folder that remembers a file's digest by its path, size and time of change.
+    Streams, so a model may be larger than memory. ``cache`` is a folder that remembers a file's
+    digest by its path, size and time of change.
 
     Raises SettingsError where there is no such folder or it holds no weights.
     """
-    files = _weight_files(model)
-    lines = "".join(f"{_file_digest(file, cache)}  {file.name}\n" for file in files)
+    return joined({file.name: file_digest(file, cache) for file in weight_files(model)})
+
+
+def joined(digests: Mapping[str, str]) -> str:
+    """One digest of several files, by name.
+
+    SHA-256 over one line a file, sorted by name: ``<sha256 of the content>  <name>\\n``, the form
+    ``sha256sum`` prints and hashes again.
+    """
+    lines = "".join(f"{digests[name]}  {name}\n" for name in sorted(digests))
     return PREFIX + hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _weight_files(model: Path) -> list[Path]:
+def weight_files(model: Path) -> list[Path]:
+    """The files that hold the weights of ``model``, by name. Raises SettingsError without any."""
     if model.is_file():
         return [model]
     if not model.is_dir():
@@ -46,15 +57,19 @@ def _weight_files(model: Path) -> list[Path]:
     raise SettingsError(f"{model} holds no weights ({', '.join(SUFFIXES)})")
 
 
-def _file_digest(file: Path, cache: Path | None) -> str:
+def file_digest(
+    file: Path, cache: Path | None = None, between: Callable[[], None] = lambda: None
+) -> str:
+    """Hexadecimal SHA-256 of a file's content. ``between`` is called after every block read; what
+    it raises ends the work."""
     if cache is None:
-        return _hashed(file)
+        return _hashed(file, between)
     stat = file.stat()
     state = f"{file.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}"
     known = cache / "weights" / hashlib.sha256(state.encode()).hexdigest()
     if known.is_file():
         return known.read_text(encoding="ascii")
-    digest = _hashed(file)
+    digest = _hashed(file, between)
     known.parent.mkdir(parents=True, exist_ok=True)
     part = known.with_name(f"{known.name}.part")
     part.write_text(digest, encoding="ascii")
@@ -62,6 +77,10 @@ def _file_digest(file: Path, cache: Path | None) -> str:
     return digest
 
 
-def _hashed(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+def _hashed(file: Path, between: Callable[[], None]) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb", buffering=0) as opened:
+        while block := opened.read(BLOCK):
+            digest.update(block)
+            between()
+    return digest.hexdigest()

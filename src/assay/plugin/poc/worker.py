@@ -7,7 +7,7 @@ from typing import Any
 import vllm
 from vllm.platforms import current_platform
 
-from assay.plugin.poc.digest import model_digest
+from assay.plugin.poc.digest import model_commit, model_digest
 from assay.plugin.poc.forward import Batch, PocForward
 from assay.plugin.runner import runner_name
 
@@ -42,7 +42,8 @@ class PocWorker:
             "n_layers": forward.n_layers,
             "hidden_size": forward.hidden_size,
             "vocab_size": model.get_vocab_size(),
-            "model_digest": model_digest(model.model),
+            "model_digest": model_digest(model.model, model.revision),
+            "model_commit": model_commit(model.model, model.revision),
             "token_budget": forward.token_budget,
             "max_model_len": model.max_model_len,
         }
