@@ -1,0 +1,1 @@
+"""What scripts/network_client.py is made of."""
