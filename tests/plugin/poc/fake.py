@@ -148,7 +148,7 @@ def settings(**changes: Any) -> PocSettings:
 
 @asynccontextmanager
 async def running(
-    store: Path,
+    store: Path | str,
     engine: FakeEngine | None = None,
     keys: tuple[str, ...] = (),
     **changes: Any,
@@ -251,7 +251,7 @@ def _no_signals() -> Any:
     return nullcontext()
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     """Return when ``condition`` holds; fails the test when it does not within ``seconds``."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - any condition, not only events

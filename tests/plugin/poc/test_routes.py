@@ -399,6 +399,7 @@ async def test_api_key_guards_every_route(tmp_path: Path) -> None:
     async with running(tmp_path / "o.db", keys=("secret", "other")) as server:
         calls = [
             ("POST", "/init/generate"),
+            ("POST", "/shares"),
             ("POST", "/generate"),
             ("GET", "/generate/x"),
             ("GET", "/status"),
