@@ -79,6 +79,19 @@ async def test_a_request_and_its_answer_pass_unchanged(tmp_path: Path) -> None:
         assert "transfer-encoding" not in names
 
 
+async def test_a_body_of_no_stated_type_is_json(tmp_path: Path) -> None:
+    """Network clients state none, and vLLM then answers 400 (spec http, traps)."""
+
+    async def types(at: Served, **request: Any) -> list[str]:
+        seen = (await at.http.post("/v1/echo", **request)).json()
+        return [value for name, value in seen["headers"] if name == "content-type"]
+
+    async with served(tmp_path) as at:
+        assert await types(at, content=b"{}") == ["application/json"]
+        assert await types(at, content=b"{}", headers={"Content-Type": "a/b"}) == ["a/b"]
+        assert await types(at) == []
+
+
 async def test_a_chunked_body_passes(tmp_path: Path) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(50):

@@ -149,6 +149,9 @@ class Forward(Response):
             content = client.rest()
             if out.length is not None:
                 headers["Content-Length"] = str(out.length)
+        if content and "Content-Type" not in headers:
+            # Some clients name none, and vLLM refuses JSON without one.
+            headers["Content-Type"] = "application/json"
         answer = await self._http.request(
             out.method,
             URL(backend.base_url + out.target.decode("ascii"), encoded=True),
