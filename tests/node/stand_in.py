@@ -49,6 +49,9 @@ class Mood:
     """Completions are never answered; everything else is."""
     gate: bool = False
     """Completions are refused as while mining."""
+    mining: bool = False
+    """Mines and lets chat go on, as under the share policy."""
+    refuses_to_mine: bool = False
     busy_seconds: float = 0
     """How long a proof-of-compute batch is overdue."""
     stale_gauge: int = 0
@@ -150,12 +153,16 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, metrics(engine), "text/plain; version=0.0.4")
         elif self.path == "/api/v1/pow/status":
             engine.asked += 1
-            state: dict[str, object] = {"status": "GENERATING" if engine.mood.gate else "IDLE"}
+            state: dict[str, object] = {
+                "status": "GENERATING" if engine.mood.gate or engine.mood.mining else "IDLE"
+            }
             if engine.mood.busy_seconds:
                 state |= {"busy": True, "busy_seconds": engine.mood.busy_seconds}
             self.answer(200, state)
         elif self.path == "/api/v1/pow/versions":
             self.answer(200, {"vllm_version": "0.0.0", "poc_validation_inference": True})
+        elif self.path.startswith("/api/v1/pow/generate/"):
+            self.answer(200, {"status": "running"})
         elif self.path == "/asked":
             self.answer(200, engine.asked)
         elif self.path == "/seen":
@@ -170,11 +177,22 @@ class Handler(BaseHTTPRequestHandler):
             change(engine.mood, body)
             start_children(engine.mood)
             self.answer(200, {"pid": os.getpid()})
+        elif self.path.startswith("/api/v1/pow/"):
+            self.prove(self.path.removeprefix("/api/v1/pow/"))
         elif self.path in ("/v1/completions", "/v1/chat/completions"):
             engine.seen.append({"path": self.path, "authorization": self.headers["authorization"]})
             self.complete(body)
         else:
             self.answer(404, {"detail": "Not Found"})
+
+    def prove(self, route: str) -> None:
+        """Proof of compute that says it is at work and delivers nothing."""
+        mood = self.engine.mood
+        if route == "init/generate" and mood.refuses_to_mine:
+            self.answer(503, {"detail": "this engine cannot mine"})
+            return
+        mood.mining = route != "stop" and (mood.mining or route == "init/generate")
+        self.answer(200, {"status": "OK", "request_id": "1" * 32, "queued_count": 1})
 
     def complete(self, body: dict[str, Any]) -> None:
         engine = self.engine
@@ -243,6 +261,8 @@ def metrics(engine: Engine) -> str:
         f'vllm:iteration_tokens_total_bucket{{engine="0",le="+Inf"}} {engine.tokens}\n'
         f'vllm:iteration_tokens_total_count{{engine="0"}} {engine.tokens}\n'
         f'vllm:iteration_tokens_total_sum{{engine="0"}} {engine.tokens}\n'
+        "# TYPE assay_poc_gate_closed gauge\n"
+        f"assay_poc_gate_closed {float(engine.mood.gate)}\n"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from tests.node.helpers import HOST, Driver, driven, stand_in_config, until
+from tests.node.helpers import HOST, SOON, Driver, driven, stand_in_config, until
 from tests.support.chromium import chromium, dump_dom_of, screenshot_of
 from tests.support.results import make_result
 
@@ -22,6 +22,7 @@ from assay.node.app import create_app
 from assay.node.node import Node
 from assay.node.overview import Overviews
 from assay.node.run import listen
+from assay.replay.weights import weights_digest
 
 needs_browser = pytest.mark.skipif(
     chromium() is None, reason="no Chromium here; scripts/browser.sh installs Debian's"
@@ -116,6 +117,92 @@ async def test_a_backend_that_is_down_says_why_and_has_no_rate(tmp_path: Path) -
         view = (await Overviews(driver.node).now()).backends[0]
         assert (view.state, view.tokens_per_s, view.gate) == ("unhealthy", None, "unknown")
         assert "500" in view.reason
+
+
+ROUND = {
+    "block_hash": HOSTILE,
+    "block_height": 1,
+    "public_key": "key",
+    "node_id": 0,
+    "node_count": 1,
+    "params": {"model": "model", "seq_len": 64},
+    "url": "http://127.0.0.1:9/callback",
+}
+POW = "/api/v1/inference/pow"
+
+
+async def test_a_backend_that_mines_and_lets_chat_go_on_has_an_open_gate(tmp_path: Path) -> None:
+    """GENERATING closes the gate under the exclusive policy only; the backend says which it is."""
+    async with driven(stand_in_config(tmp_path)) as driver:
+        assert (await driver.up()).status_code == 200
+        shares, exclusive = driver.backends
+        await driver.tell(shares, mining=True)
+        await driver.tell(exclusive, gate=True)
+        views = (await Overviews(driver.node).now()).backends
+        assert [(view.poc, view.gate) for view in views] == [
+            ("GENERATING", "open"),
+            ("GENERATING", "closed"),
+        ]
+        await driver.tell(shares, busy_seconds=70)  # an overdue batch closes it under every policy
+        await driver.tell(exclusive, statistics=False)
+        views = (await Overviews(driver.node).now()).backends
+        assert [view.gate for view in views] == ["closed", "unknown"]
+
+
+@needs_browser
+async def test_the_page_says_which_files_are_served(tmp_path: Path) -> None:
+    folder = tmp_path / "models--a--b" / "snapshots" / ("c0ffee" + "1" * 34)
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    async with served(tmp_path) as (_, url):
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=SOON) as http:
+            body = {"model": str(folder), "dtype": "auto", "additional_args": []}
+            assert (await http.post("/api/v1/inference/up", json=body)).status_code == 200
+            shown: dict[str, Any] = {}
+            while not shown.get("weights_digest"):
+                shown = (await http.get("/api/v1/overview")).json()
+        dom = await asyncio.to_thread(dump_dom_of, url, tmp_path / "profile")
+    assert shown["commit"] == folder.name
+    assert shown["weights_digest"] == weights_digest(folder)
+    assert f"commit c0ffee111111, weights {weights_digest(folder)[:19]}…" in dom
+
+
+async def test_a_backend_with_jobs_of_the_node_is_validating(tmp_path: Path) -> None:
+    async with driven(stand_in_config(tmp_path)) as driver:
+        assert (await driver.up()).status_code == 200
+        answer = await driver.http.post(f"{POW}/generate", json={**ROUND, "nonces": [1, 2, 3]})
+        assert answer.status_code == 200, answer.text
+        port = int(answer.json()["request_id"].partition(":")[0])
+        views = {view.port: view.poc for view in (await Overviews(driver.node).now()).backends}
+        assert views.pop(port) == "VALIDATING"
+        assert list(views.values()) == ["IDLE"]
+
+
+@needs_browser
+async def test_the_round_is_shown_with_its_classes_and_why_it_is_degraded(tmp_path: Path) -> None:
+    async with served(tmp_path) as (node, url):
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=SOON) as http:
+            body = {"model": "model", "dtype": "auto", "additional_args": []}
+            assert (await http.post("/api/v1/inference/up", json=body)).status_code == 200
+            assert (await http.get("/api/v1/overview")).json()["round"] is None
+            _, second = node.pool.backends
+            await http.post(f"{second.base_url}/control", json={"refuses_to_mine": True})
+            begun = await http.post(f"{POW}/init/generate", json=ROUND)
+            assert begun.status_code == 200, begun.text
+            shown = (await http.get("/api/v1/overview")).json()
+        dom = await asyncio.to_thread(dump_dom_of, url, tmp_path / "profile")
+        if picture := os.environ.get("ASSAY_ROUND_PICTURE"):
+            await asyncio.to_thread(screenshot_of, url, tmp_path / "shot.png", tmp_path / "p2")
+            shutil.copy(tmp_path / "shot.png", picture)
+    assert shown["round"]["degraded"] is True
+    assert shown["round"]["n_groups"] == 2
+    assert [backend["classes"] for backend in shown["backends"]] == [[0, 1], []]
+    assert f'<span class="bad">degraded: {shown["round"]["reason"]}</span>' in dom
+    assert "2 classes, 0 vectors received" in dom
+    assert "<td>0, 1</td>" in dom
+    assert "<td>generating</td>" in dom
+    assert "&lt;img src=x" in dom
+    assert "<img" not in dom
 
 
 async def ask(driver: Driver) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 
@@ -72,6 +73,8 @@ class Node:
         knows."""
         self.mining: Callable[[int], bool] = lambda port: False
         """Whether the backend on a port is taken to mine; the same part knows."""
+        self.round: Callable[[], Awaitable[dict[str, Any] | None]] = _no_round
+        """The mining round under way, as ``/pow/status`` shows it; the same part again."""
         self.draining = asyncio.Event()
         """Set when the node is about to end: new work is refused, running streams may finish."""
 
@@ -89,6 +92,10 @@ class Node:
                     await self.served.close()
         finally:
             await asyncio.to_thread(self.store.close)
+
+
+async def _no_round() -> dict[str, Any] | None:
+    return None
 
 
 def open_store(config: NodeConfig) -> Store:
