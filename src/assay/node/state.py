@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import httpx
@@ -24,19 +24,28 @@ async def poc_status(node: Node) -> str:
     """What all healthy backends do: ``GENERATING``, ``VALIDATING`` or ``IDLE``; ``MIXED`` when they
     do not do the same, ``NO_BACKENDS`` when there is none."""
     healthy = node.pool.healthy()
-    if not healthy:
-        return "NO_BACKENDS"
     answers = await asyncio.gather(*(pow_status(node, backend) for backend in healthy))
-    states = {
-        activity(answer, node.validating(backend.port))
+    return one_word(
+        activity(answer, node.validating(backend.port), node.mining(backend.port))
         for backend, answer in zip(healthy, answers, strict=True)
-    }
-    return states.pop() if len(states) == 1 else "MIXED"
+    )
 
 
-def activity(answer: Mapping[str, Any], has_jobs: bool) -> str:
-    """One backend's, from its status and whether the node has given it jobs that have not ended."""
-    if answer.get("status") == "GENERATING":
+def one_word(states: Iterable[str]) -> str:
+    """The state all are in; ``MIXED`` when they differ, ``NO_BACKENDS`` when there is none."""
+    found = set(states)
+    if not found:
+        return "NO_BACKENDS"
+    return found.pop() if len(found) == 1 else "MIXED"
+
+
+def activity(answer: Mapping[str, Any], has_jobs: bool, mines: bool) -> str:
+    """One backend's, from its status and from what the node has given it: jobs, a part of a round.
+
+    Without an answer the node says what it believes; it takes a part away from one that is silent.
+    """
+    status = answer.get("status")
+    if status == "GENERATING" or (status == "UNKNOWN" and mines):
         return "GENERATING"
     return "VALIDATING" if has_jobs else "IDLE"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -19,12 +18,12 @@ from assay.delivery.couriers import Deliveries
 from assay.node.bodies import parse, read_body
 from assay.node.failures import NodeRefusal
 from assay.node.pow.jobs import Jobs
+from assay.node.pow.secrecy import Addresses
 from assay.poc.bodies import Artifact
+from assay.store.outbox_tables import Kind
 from assay.store.rounds import Rounds
 
 logger = logging.getLogger("assay.node")
-
-PATH = "/api/v1/inference/pow/callbacks"
 
 
 class _Generated(BaseModel):
@@ -40,36 +39,30 @@ class _Validated(BaseModel):
 
 
 class Inbox:
-    """``receiver``: URL of whoever a round's artifacts are for; None: nobody is told."""
+    """Answers 2xx when what came is committed, or never will be wanted again."""
 
     def __init__(
         self,
         rounds: Rounds,
         jobs: Jobs,
         deliveries: Deliveries,
-        receiver: Callable[[], str | None],
+        addresses: Addresses,
         body_limit: int,
     ) -> None:
         self._rounds = rounds
         self._jobs = jobs
         self._deliveries = deliveries
-        self._receiver = receiver
+        self._addresses = addresses
         self._limit = body_limit
 
     async def generated(self, request: Request) -> Response:
-        """Artifacts of a round or of a job; 503 while too many wait for their receiver."""
-        token = request.path_params["token"]
-        raw = await read_body(request, self._limit)
+        """Artifacts of a round or of a job."""
+        token, raw = await self._read(request)
         body = await asyncio.to_thread(parse, _Generated, raw)
         extra = dict(body.model_extra or {})
         if extra.get("request_id") is not None:
             text = await asyncio.to_thread(_text, body.artifacts)
             return await self._job(token, "generated", extra, len(body.artifacts), text)
-        url = self._receiver()
-        if url is not None and self._deliveries.is_full(url):
-            raise NodeRefusal(
-                503, f"too many artifacts wait for {url}", headers={"Retry-After": "5"}
-            )
         pairs = [(artifact.nonce, artifact.vector_b64) for artifact in body.artifacts]
         kept = await asyncio.to_thread(self._rounds.keep, token, pairs)
         if kept is None:
@@ -84,13 +77,19 @@ class Inbox:
 
     async def validated(self, request: Request) -> Response:
         """The verdict of a job."""
-        body = parse(_Validated, await read_body(request, self._limit))
-        return await self._job(
-            request.path_params["token"], "validated", body.model_dump(mode="json"), 0, ""
-        )
+        token, raw = await self._read(request)
+        body = parse(_Validated, raw)
+        return await self._job(token, "validated", body.model_dump(mode="json"), 0, "")
+
+    async def _read(self, request: Request) -> tuple[str, bytes]:
+        """Token and body; of a stranger's request not even the body is read."""
+        token = str(request.path_params["token"])
+        if not self._addresses.knows(token):
+            raise NodeRefusal(404, "Not Found")
+        return token, await read_body(request, self._limit)
 
     async def _job(
-        self, token: str, kind: str, head: dict[str, Any], count: int, text: str
+        self, token: str, kind: Kind, head: dict[str, Any], count: int, text: str
     ) -> Response:
         job = await self._jobs.arrived(token, kind, head, count, text)
         if job is not None:

@@ -10,23 +10,24 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from assay.delivery.couriers import Deliveries
-from assay.delivery.settings import DeliverySettings
 from assay.delivery.targets import CallbackTargets, TargetError
 from assay.node.bodies import parse, read_body
 from assay.node.callback_route import own_url
-from assay.node.config import Callbacks
 from assay.node.failures import NodeRefusal
 from assay.node.node import Node
 from assay.node.part import Part, Route
+from assay.node.pow.answers import as_json, done_before_disconnect
 from assay.node.pow.calls import PowCalls
-from assay.node.pow.inbox import PATH, Inbox
+from assay.node.pow.delivery import PowMetrics, delivery_settings
+from assay.node.pow.inbox import Inbox
 from assay.node.pow.jobs import Jobs
 from assay.node.pow.mining import Mining
+from assay.node.pow.patience import Patience
+from assay.node.pow.secrecy import PATH, Addresses
 from assay.node.pow.status import merged
 from assay.poc.bodies import Generate, Identity, InitGenerate
 from assay.store.outbox import Outbox
@@ -35,37 +36,23 @@ from assay.store.rounds import Rounds
 
 logger = logging.getLogger("assay.node")
 
+DEFAULT = Patience()
 PREFIX = "/api/v1/inference/pow"
 Asked = TypeVar("Asked", bound=Identity)
-
-
-class PowMetrics:
-    """What the node's couriers count."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.waiting = Gauge(
-            "assay_node_artifacts_waiting", "Artifacts that wait for a receiver", registry=registry
-        )
-        self.delivered = Counter(
-            "assay_node_artifacts_delivered", "Artifacts a receiver accepted", registry=registry
-        )
-        self.callbacks = Counter(
-            "assay_node_callbacks", "Callback requests by outcome", ["outcome"], registry=registry
-        )
 
 
 @dataclass(frozen=True)
 class _Running:
     """What exists while the node runs."""
 
-    deliveries: Deliveries
     mining: Mining
     jobs: Jobs
     inbox: Inbox
 
 
-def part(node: Node) -> Part:
-    routes = _Pow(node)
+def part(node: Node, patience: Patience = DEFAULT) -> Part:
+    """``patience``: how long backends are waited for."""
+    routes = _Pow(node, patience)
     return Part(
         [
             Route(
@@ -93,8 +80,9 @@ def part(node: Node) -> Part:
 
 
 class _Pow:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, patience: Patience) -> None:
         self._node = node
+        self._patience = patience
         self._limit = node.config.limits.pow_body_bytes
         callbacks = node.config.callbacks
         self._targets = CallbackTargets(
@@ -116,26 +104,44 @@ class _Pow:
             logger,
         )
         try:
-            rounds = await asyncio.to_thread(Rounds, outbox)
-            kept = await asyncio.to_thread(PowJobs, outbox)
-            calls = PowCalls(node.http)
-            mining = Mining(node.pool, calls, rounds, self._inbox_url, node.clock)
-            jobs = Jobs(node.pool, calls, kept, self._inbox_url, node.clock)
-            inbox = Inbox(rounds, jobs, deliveries, mining.receiver, self._limit)
-            await jobs.resume()
-            await deliveries.resume()
-            self._running = _Running(deliveries, mining, jobs, inbox)
-            node.validating = jobs.at_work
-            watching = [asyncio.create_task(mining.watch()), asyncio.create_task(jobs.watch())]
-            try:
+            async with self._at_work(outbox, deliveries):
                 yield
-            finally:
-                self._running = None
-                for task in watching:
-                    task.cancel()
-                await asyncio.wait(watching)
         finally:
             await deliveries.close()
+
+    @asynccontextmanager
+    async def _at_work(self, outbox: Outbox, deliveries: Deliveries) -> AsyncIterator[None]:
+        node, patience = self._node, self._patience
+        rounds = await asyncio.to_thread(Rounds, outbox)
+        kept = await asyncio.to_thread(PowJobs, outbox)
+        calls = PowCalls(node.http, node.pool, patience)
+        addresses = Addresses(own_url(node.config))
+        mining = Mining(
+            node.pool,
+            calls,
+            rounds,
+            addresses,
+            is_full=deliveries.is_full,
+            clock=node.clock,
+            patience=patience,
+        )
+        jobs = Jobs(node.pool, calls, kept, addresses, clock=node.clock, patience=patience)
+        await jobs.resume()
+        await deliveries.resume()
+        inbox = Inbox(rounds, jobs, deliveries, addresses, self._limit)
+        self._running = _Running(mining, jobs, inbox)
+        node.validating, node.mining = jobs.at_work, mining.mines
+        node.round = mining.report
+        watching = [asyncio.create_task(mining.watch()), asyncio.create_task(jobs.watch())]
+        for task in watching:
+            task.add_done_callback(_report)
+        try:
+            yield
+        finally:
+            self._running = None
+            for task in watching:
+                task.cancel()
+            await asyncio.wait(watching)
 
     async def init_generate(self, request: Request) -> Response:
         asked, body = await self._read(request, InitGenerate)
@@ -151,15 +157,18 @@ class _Pow:
         asked, body = await self._read(request, Generate)
         running = await self._ready_for(asked, request)
         work = asyncio.create_task(running.jobs.submit(asked, body, _caller(request)))
-        if not await _done_before_disconnect(work, request):
-            work.cancel()
-            await asyncio.wait({work})
-            # Nobody reads it; the backend sees its own connection close and calls the job off.
-            raise NodeRefusal(499, "the client went away")
-        return JSONResponse(work.result())
+        try:
+            if not await done_before_disconnect(work, request):
+                # Nobody reads it; the backend sees its own connection close and calls the job off.
+                raise NodeRefusal(499, "the client went away")
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+        return await as_json(work.result())
 
     async def result(self, request: Request) -> Response:
-        return JSONResponse(await self._require().jobs.result(request.path_params["request_id"]))
+        return await as_json(await self._require().jobs.result(request.path_params["request_id"]))
 
     async def status(self, request: Request) -> Response:
         running = self._require()
@@ -169,7 +178,7 @@ class _Pow:
         running = self._require()
         results, errors = await running.mining.stop()
         await running.jobs.cancel_all()
-        shown = [error.to_json() for error in errors]
+        shown = [error.toas_json() for error in errors]
         if errors and not results:
             raise NodeRefusal(502, {"error": "no backend stopped", "errors": shown})
         return JSONResponse(
@@ -192,13 +201,15 @@ class _Pow:
         """The request, checked, and as it came: keys we do not know go on to the backends."""
         raw = await read_body(request, self._limit)
         asked = await asyncio.to_thread(parse, model, raw)
-        body = json.loads(raw)
+        body = await asyncio.to_thread(json.loads, raw)
         for ours in ("shares", "group_id", "n_groups"):
             body.pop(ours, None)
         return asked, body
 
     async def _ready_for(self, asked: Identity, request: Request) -> _Running:
         running = self._require()
+        if self._node.draining.is_set():
+            raise NodeRefusal(503, "the node is about to end")
         if asked.url is not None:
             try:
                 await self._targets.check(asked.url, _caller(request))
@@ -211,34 +222,11 @@ class _Pow:
             raise NodeRefusal(503, "the node starts or ends")
         return self._running
 
-    def _inbox_url(self, token: str) -> str:
-        return f"{own_url(self._node.config)}{PATH}/{token}"
-
-
-def delivery_settings(callbacks: Callbacks) -> DeliverySettings:
-    return DeliverySettings(
-        interval_s=callbacks.interval_s,
-        timeout_s=callbacks.timeout_s,
-        max_concurrent=callbacks.max_concurrent,
-        max_artifacts=callbacks.max_artifacts,
-    )
-
 
 def _caller(request: Request) -> str | None:
     return None if request.client is None else request.client.host
 
 
-async def _done_before_disconnect(work: asyncio.Task[Any], request: Request) -> bool:
-    """Wait for ``work``; False when the client closed its connection first."""
-    gone = asyncio.create_task(_disconnected(request))
-    try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        gone.cancel()
-    return work.done()
-
-
-async def _disconnected(request: Request) -> None:
-    # The body has been read to its end: what still comes is the disconnect.
-    while (await request.receive())["type"] != "http.disconnect":
-        continue
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("poc: nobody looks after mining or jobs any more", exc_info=error)
