@@ -3,66 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
-from tests.node.helpers import HOST, free_ports, stand_in_config, until
-from tests.node.upstream import STREAM, Upstream, join, upstream
+from tests.node.helpers import HOST, free_ports, until
+from tests.node.served import Served, served
+from tests.node.upstream import STREAM, join, upstream
 
-from assay.node import health, proxy
-from assay.node.app import create_app
 from assay.node.backend import BackendState
-from assay.node.node import Node
-from assay.node.run import listen
-
-
-@dataclass
-class Served:
-    """A node's proxy on a port, in front of ``up``."""
-
-    node: Node
-    up: Upstream
-    http: httpx.AsyncClient
-    port: int
-
-    async def raw(self, request: bytes) -> bytes:
-        """What comes back for ``request`` until the server closes, or the answer's end."""
-        reader, writer = await asyncio.open_connection(HOST, self.port)
-        writer.write(request)
-        answer = await asyncio.wait_for(reader.read(65_536), 30)
-        writer.close()
-        return answer
-
-
-@asynccontextmanager
-async def served(folder: Path, **flags: Any) -> AsyncIterator[Served]:
-    config = stand_in_config(folder, **flags)
-    app = create_app(config, parts=(health.part, proxy.part))
-    listener = listen(HOST, config.port)
-    server = uvicorn.Server(
-        uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, ws="none")
-    )
-    url = f"http://{HOST}:{config.port}"
-    with contextlib.closing(listener):
-        async with app.router.lifespan_context(app), upstream() as up:
-            join(app.state.node, up.port)
-            running = asyncio.create_task(server.serve(sockets=[listener]))
-            await until(lambda: server.started, "the node listens")
-            try:
-                async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
-                    yield Served(app.state.node, up, http, config.port)
-            finally:
-                up.go.set()
-                server.should_exit = True
-                await running
 
 
 async def test_a_request_and_its_answer_pass_unchanged(tmp_path: Path) -> None:
@@ -100,8 +52,8 @@ async def test_a_chunked_body_passes(tmp_path: Path) -> None:
     async with served(tmp_path) as at:
         seen = (await at.http.post("/v1/echo", content=pieces())).json()
         assert seen["body"] == "x" * 50_000
-        assert dict(seen["headers"])["transfer-encoding"] == "chunked"
-        assert "content-length" not in dict(seen["headers"])
+        framing = {"transfer-encoding", "content-length"} & dict(seen["headers"]).keys()
+        assert len(framing) == 1
 
 
 async def test_a_stream_is_the_backends_byte_for_byte(tmp_path: Path) -> None:
@@ -250,25 +202,6 @@ async def test_a_backends_own_key_is_added(tmp_path: Path) -> None:
         answer = await at.http.get("/v1/echo", headers={"Authorization": "Bearer client"})
         held = [v for n, v in answer.json()["headers"] if n == "authorization"]
         assert held == ["Bearer own"]
-
-
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"POST /v1/echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n"
-        b"\r\n0\r\n\r\nGET /v1/stolen HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"POST /v1/echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
-        b"GET /v1/../api/v1/state HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET /v1/%2e%2e/health HTTP/1.1\r\nHost: a\r\n\r\n",
-    ],
-    ids=["length-and-chunked", "two-lengths", "dots", "encoded-dots"],
-)
-async def test_nothing_is_smuggled(tmp_path: Path, request_bytes: bytes) -> None:
-    """Each of these is refused, and the backend sees none of it."""
-    async with served(tmp_path) as at:
-        answer = await at.raw(request_bytes)
-        assert answer.split(b" ", 2)[1] in (b"400", b"404")
-        assert at.up.requests == []
 
 
 async def test_bare_ids_are_an_option_of_the_node(tmp_path: Path) -> None:

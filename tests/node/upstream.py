@@ -59,7 +59,8 @@ class Upstream:
         elif path == "/v1/refuse":
             _answer(writer, b"418 I'm a teapot", b'{"error": "x"}', b"X-Mine: yes\r\n")
         else:
-            _answer(writer, b"200 OK", json.dumps(echo(first, headers, body)).encode())
+            data = json.dumps(echo(first, headers, body)).encode()
+            _answer(writer, b"200 OK", data, empty=first.startswith("HEAD "))
         await writer.drain()
         return True
 
@@ -109,11 +110,19 @@ def _chunk(writer: asyncio.StreamWriter, piece: bytes) -> None:
     writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
 
 
-def _answer(writer: asyncio.StreamWriter, status: bytes, body: bytes, headers: bytes = b"") -> None:
+def _answer(
+    writer: asyncio.StreamWriter,
+    status: bytes,
+    body: bytes,
+    headers: bytes = b"",
+    empty: bool = False,
+) -> None:
     writer.write(
         b"HTTP/1.1 " + status + b"\r\nContent-Type: application/json\r\nConnection: keep-alive\r\n"
-        b"Content-Length: " + str(len(body)).encode() + b"\r\n" + headers + b"\r\n" + body
+        b"Content-Length: " + str(len(body)).encode() + b"\r\n" + headers + b"\r\n"
     )
+    if not empty:
+        writer.write(body)
 
 
 @asynccontextmanager

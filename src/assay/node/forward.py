@@ -18,7 +18,14 @@ from assay.errors import AssayError
 from assay.node.backend import Backend
 from assay.node.bare_ids import BareEvents, bare_json
 from assay.node.failures import NodeRefusal
-from assay.node.hygiene import Headers, answer_headers, as_text, has_an_end, request_headers
+from assay.node.hygiene import (
+    CLOSE,
+    Headers,
+    answer_headers,
+    as_text,
+    has_an_end,
+    request_headers,
+)
 from assay.node.pool import Pool
 
 logger = logging.getLogger("assay.node")
@@ -44,13 +51,15 @@ BROKEN = (aiohttp.ClientError, BackendAnswerError, OSError)
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A checked request. ``length`` is the declared one; ``limit`` that of its body, in bytes."""
+    """A checked request. ``length`` is the declared one; ``limit`` that of its body, in bytes.
+    ``last`` on its connection, which is to be closed after the answer."""
 
     method: str
     target: bytes
     headers: Headers
     length: int | None
     limit: int
+    last: bool = False
 
 
 class Forward(Response):
@@ -95,8 +104,9 @@ class Forward(Response):
             await asyncio.wait({work, gone})
         if work.cancelled():
             return
-        # What ended the client's body ends the request to the backend too, in that one's words.
-        error = client.failure or work.exception()
+        error = work.exception()
+        if error is not None and client.failure is not None:
+            error = client.failure  # aiohttp has its own words for a body that ended with it
         if error is None or isinstance(error, ClientGoneError):
             return
         if not isinstance(error, (NodeRefusal, *BROKEN)):
@@ -149,6 +159,8 @@ class Forward(Response):
             content = client.rest()
             if out.length is not None:
                 headers["Content-Length"] = str(out.length)
+        elif out.length is not None and out.length != len(content):
+            raise NodeRefusal(400, "the body is not as long as its Content-Length", headers=CLOSE)
         if content and "Content-Type" not in headers:
             # Some clients name none, and vLLM refuses JSON without one.
             headers["Content-Type"] = "application/json"
@@ -171,6 +183,8 @@ class Forward(Response):
         if not has_an_end(self._outgoing.method, answer.status, answer.raw_headers):
             raise BackendAnswerError("an answer whose end cannot be told from a broken connection")
         headers = answer_headers(answer.raw_headers, answer.status)
+        if self._outgoing.last:
+            headers.append((b"connection", b"close"))
         events = answer.headers.get("Content-Type", "").startswith("text/event-stream")
         readable = self._bare_ids and "Content-Encoding" not in answer.headers
         if readable and not events and self._outgoing.method != "HEAD":

@@ -31,6 +31,7 @@ OURS = frozenset({b"host", b"content-length", b"expect", b"http2-settings"})
 """Set anew for the backend, or meant for the node alone."""
 MADE_HERE = frozenset({b"date"})
 """The node's own server adds it to every answer."""
+CLOSE = {"Connection": "close"}
 BODILESS = frozenset({204, 304})
 FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto"})
 """Anybody can write these; a backend that trusted them would be told lies."""
@@ -84,33 +85,63 @@ def as_text(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
 def named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """The headers a ``Connection`` header declares to be about this hop only. ``Authorization`` and
     the body's description are not taken away by it: that is an attack, not a wish."""
+    return connection_options(headers) - {b"authorization", b"content-type", b"content-encoding"}
+
+
+def connection_options(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """What ``Connection`` lists, in lower case."""
     named = {
         part.strip().lower()
         for name, value in headers
         if name.lower() == b"connection"
         for part in value.split(b",")
     }
-    return frozenset(named - {b"", b"authorization", b"content-type", b"content-encoding"})
+    return frozenset(named - {b""})
 
 
 def body_length(headers: Iterable[tuple[bytes, bytes]]) -> int | None:
     """Declared length of the request's body; ``None`` when it is chunked or there is none.
 
-    NodeRefusal 400 for a request that two servers could frame differently: several lengths, or a
-    length beside a transfer encoding.
+    NodeRefusal 400 for a request that two servers could read differently: several lengths, a length
+    beside a transfer encoding, several hosts. Its connection is closed after the answer.
     """
     headers = list(headers)
     lengths = [value for name, value in headers if name.lower() == b"content-length"]
     encodings = [value for name, value in headers if name.lower() == b"transfer-encoding"]
     if len(lengths) > 1 or (lengths and encodings):
-        raise NodeRefusal(400, "ambiguous request: more than one of Content-Length and its kind")
+        raise _ambiguous("ambiguous request: more than one of Content-Length and its kind")
     if any(value.strip().lower() != b"chunked" for value in encodings) or len(encodings) > 1:
-        raise NodeRefusal(400, "Transfer-Encoding: only chunked is understood")
+        raise _ambiguous("Transfer-Encoding: only chunked is understood")
+    if sum(name.lower() == b"host" for name, _ in headers) > 1:
+        raise _ambiguous("ambiguous request: more than one Host")
     if not lengths:
         return None
     if not lengths[0].isdigit():
-        raise NodeRefusal(400, "Content-Length: expected a number of bytes")
+        raise _ambiguous("Content-Length: expected a number of bytes")
     return int(lengths[0])
+
+
+def asks_upgrade(headers: Iterable[tuple[bytes, bytes]], has_body: bool) -> bool:
+    """Whether a request wants another protocol on its connection. The wish may be ignored, but
+    nothing more can be read from that connection, so it is to be closed after the answer.
+
+    NodeRefusal 501 for a websocket, and where a body would be lost with the wish (``h2c``).
+    """
+    headers = list(headers)
+    wishes = [value.strip().lower() for name, value in headers if name.lower() == b"upgrade"]
+    if not wishes or b"upgrade" not in connection_options(headers):
+        return False
+    if has_body or any(b"websocket" in wish for wish in wishes):
+        raise NodeRefusal(
+            501,
+            "Upgrade: the node passes on HTTP/1.1 alone, no websockets; send the request without",
+            headers=CLOSE,
+        )
+    return True
+
+
+def _ambiguous(why: str) -> NodeRefusal:
+    return NodeRefusal(400, why, headers=CLOSE)
 
 
 def target(raw_path: bytes, query: bytes) -> bytes:

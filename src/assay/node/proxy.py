@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from assay.node.failures import NoBackendError, NodeRefusal
 from assay.node.forward import Forward, Outgoing
-from assay.node.hygiene import body_length, target
+from assay.node.hygiene import asks_upgrade, body_length, target
 from assay.node.node import Node
 from assay.node.part import Part, Route
 
@@ -106,10 +106,12 @@ class _Proxy:
         if length is not None and length > limit:
             raise NodeRefusal(413, f"the body is longer than {limit} bytes")
         headers = scope["headers"]
+        has_body = bool(length) or any(name == b"transfer-encoding" for name, _ in headers)
+        last = asks_upgrade(headers, has_body)
         if self._node.config.keys.inference is not None:
             # It opened the node, and no backend needs to learn it.
             headers = [pair for pair in headers if pair[0].lower() != b"authorization"]
-        return Outgoing(scope["method"], path, headers, length, limit)
+        return Outgoing(scope["method"], path, headers, length, limit, last)
 
     @contextmanager
     def _slot(self) -> Iterator[None]:

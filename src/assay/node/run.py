@@ -22,6 +22,7 @@ from assay.node.app import create_app
 from assay.node.config import NodeConfig
 from assay.node.logs import log_as_json
 from assay.node.node import Node
+from assay.node.protocol import http_protocol
 
 logger = logging.getLogger("assay.node")
 
@@ -180,6 +181,7 @@ def _settings(app: ASGIApp, config: NodeConfig) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        http=http_protocol(),
         ws="none",
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
