@@ -17,7 +17,8 @@ class Job:
     ``token``: address of its callback, where somebody is to be told. ``remote``: its id on the
     backend that has it now. ``done``: the backend has its result; over it is when its callback, if
     there is to be one, has come as well (``told``). ``ended``: when it was over, monotonic seconds.
-    ``asked``: when a backend last refused to take it up again.
+    ``asked``: when a backend last refused to take it up again. ``error``: why it ended, where the
+    node ended it, and ``verdict`` how: ``failed`` or ``cancelled``.
     """
 
     body: Mapping[str, Any]
@@ -31,6 +32,7 @@ class Job:
     ended: float | None = None
     asked: float | None = None
     error: str | None = None
+    verdict: str = "failed"
     begun: float = field(default_factory=time.time)
 
     @property
@@ -45,6 +47,6 @@ class Job:
         """Its callback is still to come."""
         return self.token is not None and not self.told
 
-    def end(self, now: float, error: str | None) -> None:
+    def end(self, now: float, error: str | None, verdict: str) -> None:
         """It is over; what it was asked is not needed any more (7 MB, when it is large)."""
-        self.ended, self.error, self.body = now, error, {}
+        self.ended, self.error, self.verdict, self.body = now, error, verdict, {}

@@ -98,7 +98,7 @@ class Jobs:
         job = self._jobs.get(job_id)
         backend, remote = (job.backend, job.remote) if job is not None else self._find(job_id)
         if job is not None and job.error is not None:
-            return {"status": "failed", "request_id": job_id, "error": job.error}
+            return {"status": job.verdict, "request_id": job_id, "error": job.error}
         if job is not None and job.lost and job.ended is None:
             return {"status": "queued", "request_id": job_id}
         if backend is None or (job is not None and job.lost):
@@ -128,7 +128,7 @@ class Jobs:
         """After ``/stop``: the backends have called their jobs off."""
         for job in list(self._jobs.values()):
             if job.ended is None and not job.done:
-                await self._end(job, "stopped by POST /stop")
+                await self._end(job, "stopped by POST /stop", "cancelled")
 
     async def watch(self) -> None:
         """Look after the jobs until cancelled."""
@@ -193,8 +193,8 @@ class Jobs:
             if refusal.status < 500 and refusal.status not in (409, 429):
                 await self._end(job, str(refusal))
 
-    async def _end(self, job: Job, error: str | None) -> None:
-        job.end(self._clock(), error)
+    async def _end(self, job: Job, error: str | None, verdict: str = "failed") -> None:
+        job.end(self._clock(), error, verdict)
         if job.untold and job.token is not None:
             await asyncio.to_thread(self._kept.drop, job.token)
 
