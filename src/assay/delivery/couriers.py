@@ -213,7 +213,7 @@ class Deliveries:
                     return _outcome(response)
         except TimeoutError:
             return f"no answer within {self._settings.timeout_s:g} s"
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             return f"{type(error).__name__}: {error}"
         except TargetError as error:
             return str(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from assay.node.failures import NodeRefusal
 
@@ -13,17 +13,23 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """All of the body; NodeRefusal 413 as soon as it is longer than ``limit`` bytes."""
+    """All of the body; NodeRefusal 413 as soon as it is longer than ``limit`` bytes.
+
+    NodeRefusal 499, which nobody reads, when the client goes away in the middle of it.
+    """
     too_long = NodeRefusal(413, f"the body is longer than {limit} bytes")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise too_long
     chunks, length = [], 0
-    async for chunk in request.stream():
-        length += len(chunk)
-        if length > limit:
-            raise too_long
-        chunks.append(chunk)
+    try:
+        async for chunk in request.stream():
+            length += len(chunk)
+            if length > limit:
+                raise too_long
+            chunks.append(chunk)
+    except ClientDisconnect as error:
+        raise NodeRefusal(499, "the client went away") from error
     return b"".join(chunks)
 
 

@@ -46,8 +46,8 @@ class PowJobs:
 
     def all(self) -> list[KeptJob]:
         """Every job without a callback yet, the oldest first."""
-        with self._outbox.write() as connection:
-            rows = connection.execute(select(JOBS).order_by(JOBS.c.begun)).all()
+        with self._outbox.read() as connection:
+            rows = connection.execute(select(JOBS).order_by(JOBS.c.begun, JOBS.c.token)).all()
         return [KeptJob(**row._mapping) for row in rows]
 
     def drop(self, token: str) -> None:

@@ -15,13 +15,31 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import Connection, Row, delete, exists, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    delete,
+    exists,
+    insert,
+    select,
+    update,
+)
 
 from assay.errors import StoreError
 from assay.poc.nonces import place
-from assay.store.outbox import Outbox, keep_piece, new_campaign
+from assay.store.outbox import (
+    Outbox,
+    close_campaigns,
+    keep_piece,
+    new_campaign,
+    take_up_campaign,
+)
 from assay.store.outbox_tables import CAMPAIGNS, CLOSED, OPEN, Campaign
 from assay.store.rounds_tables import (
     META,
@@ -36,6 +54,9 @@ from assay.store.rounds_tables import (
     Share,
     Worker,
 )
+
+LATE_WITHIN = 3600.0
+"""Seconds after a round's end in which its workers' last artifacts are still kept."""
 
 Artifact = tuple[int, str]
 """A nonce, and its vector as base64."""
@@ -52,39 +73,43 @@ class Rounds:
             _dismiss(connection, select(WORKERS.c.id))
 
     def begin(self, spec: RoundSpec, n_groups: int) -> Round:
-        """A new round of ``n_groups`` classes, or the same one taken up again.
+        """A new round of ``n_groups`` classes, or the same one taken up again, held by nobody.
 
-        Every other round is closed: what comes late from its workers is still kept.
+        Every other round is ended: what comes late from its workers is still kept.
         """
         with self._outbox.write() as connection:
             row = connection.execute(
                 select(ROUNDS)
                 .where(
-                    ROUNDS.c.open,
+                    ROUNDS.c.ended.is_(None),
                     ROUNDS.c.identity == spec.identity,
                     ROUNDS.c.url.is_not_distinct_from(spec.url),
                 )
                 .order_by(ROUNDS.c.id.desc())
             ).first()
-            _close(connection, ROUNDS.c.open & (ROUNDS.c.id != (-1 if row is None else row.id)))
+            _end(connection, ROUNDS.c.id != (-1 if row is None else row.id))
             _forget(connection)
-            if row is not None:
-                return Round(row.id, row.n_groups, row.kept, resumed=True)
-            return Round(_new_round(connection, spec, n_groups), n_groups, 0, resumed=False)
+            if row is None:
+                return Round(_new_round(connection, spec, n_groups), n_groups, 0, resumed=False)
+            # Whoever had begun it, without an end to it, may have left it in any state.
+            _dismiss(connection, select(WORKERS.c.id).where(WORKERS.c.round_id == row.id))
+            if row.campaign_id is not None:
+                take_up_campaign(connection, row.campaign_id)
+            return Round(row.id, row.n_groups, row.kept, resumed=True)
 
     def end(self, round_id: int) -> None:
         """Nothing of it will be taken up again."""
         with self._outbox.write() as connection:
-            _close(connection, ROUNDS.c.id == round_id)
+            _end(connection, ROUNDS.c.id == round_id)
 
     def kept(self, round_id: int) -> int:
         """Artifacts that came from backends so far."""
-        with self._outbox.write() as connection:
+        with self._outbox.read() as connection:
             return int(connection.scalar(select(ROUNDS.c.kept).where(ROUNDS.c.id == round_id)) or 0)
 
     def shares(self, round_id: int) -> list[Share]:
         """All that is not complete, by class and position."""
-        with self._outbox.write() as connection:
+        with self._outbox.read() as connection:
             rows = connection.execute(
                 select(SHARES)
                 .where(SHARES.c.round_id == round_id)
@@ -104,21 +129,51 @@ class Rounds:
             assert result.inserted_primary_key is not None
             return Worker(int(result.inserted_primary_key[0]), token, round_id, port, generation)
 
-    def give(self, shares: Iterable[Share], worker: Worker) -> None:
-        """These, which nobody has, are the worker's from now on."""
+    def give(self, shares: Sequence[Share], worker: Worker) -> None:
+        """These, which nobody has, are the worker's from now on. StoreError when somebody has one."""
         with self._outbox.write() as connection:
-            connection.execute(
+            given = connection.execute(
                 update(SHARES)
-                .where(SHARES.c.id.in_([share.id for share in shares]))
+                .where(
+                    SHARES.c.id.in_([share.id for share in shares]),
+                    SHARES.c.round_id == worker.round_id,
+                    SHARES.c.worker_id.is_(None),
+                )
                 .values(worker_id=worker.id)
             )
+            if given.rowcount != len(shares):
+                raise StoreError(
+                    f"{len(shares) - given.rowcount} of {len(shares)} shares of round"
+                    f" {worker.round_id} are not there or another's; read the shares again"
+                )
 
     def cut(self, share: Share, position: int) -> None:
-        """The holder of an endless share stops before ``position``; the rest is nobody's."""
+        """The holder of an endless share stops before ``position``; the rest is nobody's.
+
+        StoreError when the share is not there any more, or has an end already.
+        """
         with self._outbox.write() as connection:
-            connection.execute(update(SHARES).where(SHARES.c.id == share.id).values(stop=position))
-            connection.execute(insert(SHARES).values(**_rest(connection, share, position)))
-            _drop_complete(connection)
+            row = connection.execute(
+                select(SHARES).where(SHARES.c.id == share.id, SHARES.c.stop.is_(None))
+            ).first()
+            if row is None:
+                raise StoreError(
+                    f"share {share.id} of class {share.group_id} is not there any more, or has an"
+                    " end; read the shares again"
+                )
+            # What is kept is never mined again, whatever the holder thinks it has done.
+            stop = max(position, row.reached)
+            connection.execute(update(SHARES).where(SHARES.c.id == row.id).values(stop=stop))
+            connection.execute(
+                insert(SHARES).values(
+                    round_id=row.round_id,
+                    group_id=row.group_id,
+                    start=stop,
+                    stop=None,
+                    reached=stop,
+                )
+            )
+            _drop_complete(connection, row.round_id)
 
     def dismiss(self, worker: Worker) -> None:
         """Its process is gone or no longer ours. What it has not delivered is nobody's again."""
@@ -143,12 +198,12 @@ class Rounds:
             ).all()
             sorting = _Sorting(row, [_share(one) for one in held])
             fresh = [artifact for artifact in artifacts if sorting.is_new(artifact[0])]
-            for share_id, reached in sorting.reached.items():
-                connection.execute(
-                    update(SHARES).where(SHARES.c.id == share_id).values(reached=reached)
-                )
-            _drop_complete(connection)
             if fresh:
+                for share_id, reached in sorting.reached.items():
+                    connection.execute(
+                        update(SHARES).where(SHARES.c.id == share_id).values(reached=reached)
+                    )
+                _drop_complete(connection, row.id)
                 _append(connection, row, fresh)
         return Kept(len(fresh), sorting.repeated, sorting.foreign, row.url)
 
@@ -156,27 +211,28 @@ class Rounds:
 class _Sorting:
     """Tells new artifacts of one post from repeated and foreign ones."""
 
-    def __init__(self, round_row: Row[tuple[object, ...]], shares: Sequence[Share]) -> None:
-        self._round = round_row
-        self._shares = shares
+    def __init__(self, round_row: Row[Any], shares: Sequence[Share]) -> None:
+        self._of = (round_row.node_id, round_row.node_count, round_row.n_groups)
+        self._shares: dict[int, list[Share]] = {}
+        for share in shares:
+            self._shares.setdefault(share.group_id, []).append(share)
         self.reached: dict[int, int] = {}
         self.repeated = self.foreign = 0
 
     def is_new(self, nonce: int) -> bool:
-        found = place(nonce, self._round.node_id, self._round.node_count, self._round.n_groups)
-        group_id, position = found if found is not None else (-1, -1)
-        mine = [share for share in self._shares if share.group_id == group_id]
-        for share in mine:
+        found = place(nonce, *self._of)
+        if found is None:
+            self.foreign += 1
+            return False
+        group_id, position = found
+        for share in self._shares.get(group_id, ()):
             if share.start <= position and (share.stop is None or position < share.stop):
                 if position < self.reached.get(share.id, share.reached):
                     break
                 self.reached[share.id] = position + 1
                 return True
         # A complete share is forgotten, so what it held can only be told by its class.
-        if found is None:
-            self.foreign += 1
-        else:
-            self.repeated += 1
+        self.repeated += 1
         return False
 
 
@@ -195,7 +251,7 @@ def _new_round(connection: Connection, spec: RoundSpec, n_groups: int) -> int:
             n_groups=n_groups,
             kept=0,
             campaign_id=campaign_id,
-            open=True,
+            ended=None,
         )
     )
     assert result.inserted_primary_key is not None
@@ -215,28 +271,26 @@ def _campaign(url: str, caller: str | None, head: object) -> Campaign:
     return Campaign(url, caller, "generated", head)
 
 
-def _append(
-    connection: Connection, row: Row[tuple[object, ...]], fresh: Sequence[Artifact]
-) -> None:
-    connection.execute(
-        update(ROUNDS).where(ROUNDS.c.id == row.id).values(kept=ROUNDS.c.kept + len(fresh))
-    )
-    if row.url is None:
-        return
+def _append(connection: Connection, row: Row[Any], fresh: Sequence[Artifact]) -> None:
     campaign_id = row.campaign_id
-    there = connection.scalar(select(exists().where(CAMPAIGNS.c.id == campaign_id)))
-    if not there:
-        # Late, after its round was closed and everything before it delivered.
-        campaign_id = new_campaign(
-            connection, _campaign(row.url, row.caller, json.loads(row.head)), CLOSED
+    if row.url is not None:
+        there = connection.scalar(select(exists().where(CAMPAIGNS.c.id == campaign_id)))
+        if not there:
+            # Late, after its round was ended and everything before it delivered.
+            campaign = _campaign(row.url, row.caller, json.loads(row.head))
+            campaign_id = new_campaign(connection, campaign, CLOSED)
+        body = ",".join(
+            f'{{"nonce":{nonce},"vector_b64":{json.dumps(vector)}}}' for nonce, vector in fresh
         )
-    body = ",".join(
-        f'{{"nonce":{nonce},"vector_b64":{json.dumps(vector)}}}' for nonce, vector in fresh
+        keep_piece(connection, campaign_id, len(fresh), body)
+    connection.execute(
+        update(ROUNDS)
+        .where(ROUNDS.c.id == row.id)
+        .values(kept=ROUNDS.c.kept + len(fresh), campaign_id=campaign_id)
     )
-    keep_piece(connection, campaign_id, len(fresh), body)
 
 
-def _dismiss(connection: Connection, workers: object) -> None:
+def _dismiss(connection: Connection, workers: Select[Any]) -> None:
     connection.execute(
         update(SHARES)
         .where(SHARES.c.worker_id.in_(workers))
@@ -245,32 +299,31 @@ def _dismiss(connection: Connection, workers: object) -> None:
     connection.execute(delete(WORKERS).where(WORKERS.c.id.in_(workers)))
 
 
-def _drop_complete(connection: Connection) -> None:
-    connection.execute(delete(SHARES).where(SHARES.c.reached >= SHARES.c.stop))
+def _drop_complete(connection: Connection, round_id: int) -> None:
+    connection.execute(
+        delete(SHARES).where(SHARES.c.round_id == round_id, SHARES.c.reached >= SHARES.c.stop)
+    )
 
 
-def _rest(connection: Connection, share: Share, position: int) -> dict[str, object]:
-    round_id = connection.scalar(select(SHARES.c.round_id).where(SHARES.c.id == share.id))
-    return {
-        "round_id": round_id,
-        "group_id": share.group_id,
-        "start": position,
-        "stop": None,
-        "reached": position,
-    }
-
-
-def _close(connection: Connection, which: object) -> None:
-    closing = select(ROUNDS.c.campaign_id).where(which)
-    connection.execute(update(CAMPAIGNS).where(CAMPAIGNS.c.id.in_(closing)).values(state=CLOSED))
-    connection.execute(update(ROUNDS).where(which).values(open=False))
+def _end(connection: Connection, which: ColumnElement[bool]) -> None:
+    rows = connection.execute(
+        select(ROUNDS.c.id, ROUNDS.c.campaign_id).where(which, ROUNDS.c.ended.is_(None))
+    ).all()
+    if not rows:
+        return
+    close_campaigns(connection, [row.campaign_id for row in rows if row.campaign_id is not None])
+    connection.execute(
+        update(ROUNDS).where(ROUNDS.c.id.in_([row.id for row in rows])).values(ended=time.time())
+    )
 
 
 def _forget(connection: Connection) -> None:
-    """Closed rounds none of whose workers can still send anything."""
+    """Ended rounds that can have nothing on its way any more."""
     workers = exists().where(WORKERS.c.round_id == ROUNDS.c.id)
-    gone = select(ROUNDS.c.id).where(~ROUNDS.c.open, ~workers)
+    past = ROUNDS.c.ended < time.time() - LATE_WITHIN
+    gone = select(ROUNDS.c.id).where(ROUNDS.c.ended.is_not(None), past | ~workers)
     connection.execute(delete(SHARES).where(SHARES.c.round_id.in_(gone)))
+    connection.execute(delete(WORKERS).where(WORKERS.c.round_id.in_(gone)))
     connection.execute(delete(ROUNDS).where(ROUNDS.c.id.in_(gone)))
 
 
@@ -286,5 +339,5 @@ def _prepare(connection: Connection) -> None:
         )
 
 
-def _share(row: Row[tuple[object, ...]]) -> Share:
+def _share(row: Row[Any]) -> Share:
     return Share(row.id, row.worker_id, row.group_id, row.start, row.stop, row.reached)

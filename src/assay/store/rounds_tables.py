@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -37,7 +36,7 @@ ROUNDS = Table(
     Column("n_groups", Integer, nullable=False),
     Column("kept", BigInteger, nullable=False),
     Column("campaign_id", Integer),  # of the outbox; none where nobody is to be told
-    Column("open", Boolean, nullable=False),
+    Column("ended", Float),  # seconds since 1970; none while it may be taken up
     sqlite_autoincrement=True,
 )
 WORKERS = Table(
@@ -127,8 +126,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Kept:
-    """What became of artifacts that a backend sent. ``repeated`` came a second time, ``foreign``
-    are nonces of another node. ``url``: whom the kept ones wait for."""
+    """What became of artifacts that a backend sent. ``repeated`` are kept already, or not of its
+    shares; ``foreign`` are nonces of another node. ``url``: whom the kept ones wait for."""
 
     kept: int
     repeated: int
