@@ -21,6 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CALLBACK_INTERVAL_S = 1
+BACK_WITHIN_S = 1200.0
+"""Seconds a killed backend may take: half a minute where cores are free, and minutes where not."""
 
 
 def say(words: str) -> None:
@@ -52,22 +54,26 @@ def main() -> int:
 
 def configuration(node: object, folder: Path, policy: str) -> str:
     """That of the tests' node, with a limit of restarts that no run reaches."""
-    from tests.node.conftest import real_toml
+    from tests.node.conftest import READY_WITHIN, real_toml
 
-    return (
-        real_toml(node, folder).replace("restart_limit = 50\n", "restart_limit = 100000\n")
-        + f"POC_POLICY = '{policy}'\n[callbacks]\ninterval_s = {CALLBACK_INTERVAL_S}\n"
-    )
+    made = real_toml(node, folder)
+    for old, new in (
+        ("restart_limit = 50\n", "restart_limit = 100000\n"),
+        (f"cold_start_s = {READY_WITHIN}\n", f"cold_start_s = {BACK_WITHIN_S}\n"),
+    ):
+        assert old in made, f"tests/node/conftest.py no longer says {old!r}"
+        made = made.replace(old, new)
+    return made + f"POC_POLICY = '{policy}'\n[callbacks]\ninterval_s = {CALLBACK_INTERVAL_S}\n"
 
 
 async def load(node: object, model: Path, options: argparse.Namespace) -> int:
     import httpx
-    from tests.node.conftest import READY_WITHIN, up_body
+    from tests.node.conftest import up_body
     from tests.node.helpers import HOST
     from tests.node.load.run import LoadOptions, prepared
 
     base_url = f"http://{HOST}:{node.port}"
-    async with httpx.AsyncClient(base_url=base_url, timeout=READY_WITHIN, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=base_url, timeout=BACK_WITHIN_S, trust_env=False) as http:
         answer = await http.post("/api/v1/inference/up", json=up_body(model))
         if answer.status_code != 200:
             say(f"verdict: FAILED: no model came up: {answer.text}")
@@ -75,6 +81,7 @@ async def load(node: object, model: Path, options: argparse.Namespace) -> int:
         asked = LoadOptions(
             seed=options.seed,
             kill_every_s=options.kill_every,
+            back_within=BACK_WITHIN_S,
             closes_gate=options.policy == "exclusive",
             poc=not options.no_poc,
         )

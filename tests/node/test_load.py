@@ -199,7 +199,9 @@ async def test_a_verdict_the_wrong_way_is_found_even_beside_an_outage() -> None:
         ledger = Ledger()
         if killed:
             ledger.hits.append(Window(ledger.clock()))
-        body: dict[str, Any] = {"verdict": verdict, "results": [], "counts": {verdict: 1}}
+        code = "replay_unavailable" if verdict == "inconclusive" else "distance"
+        results = [{"verdict": verdict, "reasons": [{"code": code}]}]
+        body: dict[str, Any] = {"verdict": verdict, "results": results}
         async with served(body if status == 200 else {"detail": body}, status) as http:
             await Verdicts(http, known, ledger, random.Random(1), 30).one(honest=honest)
         return ledger
@@ -212,6 +214,8 @@ async def test_a_verdict_the_wrong_way_is_found_even_beside_an_outage() -> None:
     assert not (await ask("pass", 502, honest=True, killed=True)).violations
     assert (await ask("fail", 502, honest=True, killed=True)).violations
     assert (await ask("pass", 502, honest=True)).violations
+    assert not (await ask("inconclusive", 502, honest=True, killed=True)).violations
+    assert not (await ask("inconclusive", 200, honest=False, killed=True)).violations
 
 
 def test_a_wrong_vector_and_a_nonce_that_comes_twice_are_found() -> None:
@@ -240,6 +244,17 @@ def test_a_wrong_vector_and_a_nonce_that_comes_twice_are_found() -> None:
     post(3, 7, vector, "g")
     assert "two bodies" in ledger.violations[-1]
     assert len(ledger.violations) == 5
+
+
+def test_a_nonce_that_is_left_out_is_found() -> None:
+    receiver = Receiver(Known([], [], []), Ledger())
+    # Node 1 of 3, two classes: 1, 7, 13, ... and 4, 10, 16, ...
+    receiver.nonces = {1: {1, 7, 13, 4}, 2: {1, 13, 4}, 3: {1, 4, 16}}
+    receiver.whole(1, 2)
+    assert receiver.ledger.violations == []
+    for number, words in ((2, "class 0 of 2 lacks 1"), (3, "class 1 of 2 lacks 1")):
+        receiver.whole(number, 2)
+        assert words in receiver.ledger.violations[-1]
 
 
 def test_growth_is_told_from_noise() -> None:

@@ -56,6 +56,11 @@ class Ledger:
         """Whether a request since ``begin`` may have been on a process that was killed."""
         return any(hit.meets(begin, self.clock()) for hit in self.hits)
 
+    def outage(self, begin: float) -> bool:
+        """Whether some backend was down at some time since ``begin``."""
+        now = self.clock()
+        return any(w.meets(begin, now) for windows in self.outages.values() for w in windows)
+
     def gated(self, begin: float) -> bool:
         return any(gate.meets(begin, self.clock()) for gate in self.gates)
 

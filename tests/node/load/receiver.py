@@ -75,6 +75,24 @@ class Receiver:
         if wrong:
             self.ledger.violation(f"{what}: wrong vector of nonce {nonce}: {text}")
 
+    def whole(self, number: int, n_groups: int) -> None:
+        """No nonce below the highest of its class may be missing.
+
+        For a round in which every backend lived: what another would have mined of a killed one's
+        classes is given up when the round is stopped.
+        """
+        came = [(nonce - NODE_ID) // NODE_COUNT for nonce in self.nonces.get(number, ())]
+        for group in range(n_groups):
+            positions = {x // n_groups for x in came if x % n_groups == group}
+            missing = set(range(max(positions, default=0))) - positions
+            if missing:
+                self.ledger.violation(
+                    f"round {number}: class {group} of {n_groups} lacks {len(missing)} nonces,"
+                    f" positions {sorted(missing)[:10]}"
+                )
+                return
+        self.ledger.note("rounds without a gap")
+
     async def generated(self, request: Request) -> Response:
         self.take(
             int(request.path_params["number"]),

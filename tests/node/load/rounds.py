@@ -72,25 +72,29 @@ class Rounds:
         gate = Window(self.ledger.clock())
         if self.closes_gate:
             self.ledger.gates.append(gate)
-        begun = await self._begin()
-        if begun:
+        n_groups = await self._begin()
+        if n_groups:
             await _sleep(over, self.rng.uniform(*self.length_s))
         await self._stop()
         gate.end = self.ledger.clock()
-        if begun:
+        if n_groups:
             self.ledger.note("rounds")
             await self._drained()
+            if self.ledger.outage(gate.begin):
+                self.ledger.note("rounds beside an outage")
+            else:
+                self.receiver.whole(self.number, n_groups)
             if not self.receiver.nonces.get(self.number):
                 self.ledger.note("rounds without a vector")
             await self._judged()
         # What the rounds were is kept by the known vectors; the run must not grow by its own books.
         self.receiver.vectors.pop(self.number, None)
 
-    async def _begin(self) -> bool:
-        what = "PoC init"
+    async def _begin(self) -> int:
+        """The number of classes; 0 when the round was refused."""
         body = challenge(url=self.receiver.url_of(self.number))
-        answer = await self._post(what, "/init/generate", body)
-        return answer is not None and answer["status"] == "OK"
+        answer = await self._post("PoC init", "/init/generate", body)
+        return 0 if answer is None else int(answer["n_groups"])
 
     async def _stop(self) -> None:
         answer = await self._post("PoC stop", "/stop", {})

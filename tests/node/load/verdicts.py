@@ -50,25 +50,24 @@ class Verdicts:
         self.ledger.took(begin)
 
     def _judge(self, what: str, begin: float, wanted: str, answer: httpx.Response) -> None:
-        if answer.status_code == 502:
-            # An outage in the middle: no claim may be judged the wrong way by it.
-            detail = answer.json()["detail"]
-            counts = detail["counts"] if isinstance(detail, dict) else {}
-            if counts.get("fail" if wanted == "pass" else "pass"):
-                self.ledger.violation(
-                    f"{what}: wrong verdicts beside an outage: {answer.text[:600]}"
-                )
-            elif self.ledger.gated(begin) or self.ledger.killed(begin) or self.ledger.nobody(begin):
-                self.ledger.note(f"{what}: 502 by an outage")
-            else:
-                self.ledger.violation(f"{what}: 502 that nothing excuses: {answer.text[:600]}")
-        elif answer.status_code != 200:
+        if answer.status_code not in (200, 502):
             self.ledger.refused(what, begin, answer.status_code, answer.text)
-        elif (verdict := answer.json()["verdict"]) != wanted:
-            self.ledger.violation(f"{what}: verdict {verdict}: {_short(answer.json())}")
+            return
+        body = answer.json() if answer.status_code == 200 else answer.json()["detail"]
+        results = body["results"] if isinstance(body, dict) else []
+        others = [result for result in results if result["verdict"] != wanted]
+        if answer.status_code == 200 and not others:
+            self.ledger.note(f"{what}: {wanted}")
+        elif any(not _unjudged(result) for result in others):
+            # Whatever happened to a backend, no claim may be judged the wrong way by it.
+            self.ledger.violation(f"{what}: wrong verdict: {str(others)[:600]}")
+        elif self.ledger.gated(begin) or self.ledger.killed(begin) or self.ledger.nobody(begin):
+            self.ledger.note(f"{what}: not judged by an outage")
         else:
-            self.ledger.note(f"{what}: {verdict}")
+            self.ledger.violation(f"{what}: not judged for no reason: {answer.text[:600]}")
 
 
-def _short(body: dict[str, Any]) -> str:
-    return str([result.get("reasons") for result in body["results"]])[:600]
+def _unjudged(result: dict[str, Any]) -> bool:
+    """The verdict says that the validator's own server was away."""
+    codes = {reason["code"] for reason in result["reasons"]}
+    return result["verdict"] == "inconclusive" and codes == {"replay_unavailable"}
