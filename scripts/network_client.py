@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -28,11 +29,12 @@ from network.wire import Wire, receiver
 Step = tuple[str, Callable[[], str]]
 
 
-def steps(options: argparse.Namespace, store: Path) -> list[Step]:
-    """What is done, in order; a step raises CheckError when it finds anything wrong."""
-    wire = Wire(options.node, options.control_key, options.inference_key, options.within)
-    serving = Serving(options, wire)
-    mining = Mining(options, wire, serving, store)
+WRONG = (CheckError, LookupError, TypeError, ValueError, sqlite3.Error)
+"""What a step raises: what it found, or that an answer lacks what the wire promises."""
+
+
+def steps(options: argparse.Namespace, serving: Serving, mining: Mining) -> list[Step]:
+    """What is done, in order."""
     served: list[Step] = [
         ("up", serving.up_async if options.start == "async" else serving.up),
         ("state", serving.state),
@@ -65,18 +67,18 @@ def steps(options: argparse.Namespace, store: Path) -> list[Step]:
 
 def run(options: argparse.Namespace) -> int:
     """Every step; the exit code."""
+    wire = Wire(options.node, options.control_key, options.inference_key, options.within)
+    serving = Serving(options, wire)
     name = "receiver"
     with ExitStack() as stack:
         try:
             store = options.received or stack.enter_context(receiver(options.receiver))
-            for name, step in steps(options, store):
+            mining = stack.enter_context(Mining(options, wire, serving, store))
+            for name, step in steps(options, serving, mining):
                 print(f"ok    {name}: {step()}", flush=True)
-        except CheckError as error:
-            print(f"FAIL  {name}: {error}", flush=True)
-            return 1
-        except (KeyError, TypeError, ValueError, LookupError) as error:
-            # An answer without a field, or with another kind of value than the wire has.
-            print(f"FAIL  {name}: {type(error).__name__}: {error}", flush=True)
+        except WRONG as error:
+            kind = "" if isinstance(error, CheckError) else f"{type(error).__name__}: "
+            print(f"FAIL  {name}: {kind}{error}", flush=True)
             return 1
     print("every step passed", flush=True)
     return 0

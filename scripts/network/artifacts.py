@@ -10,8 +10,8 @@ import binascii
 import math
 import sqlite3
 import struct
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,18 +53,9 @@ class Received:
 
 def received(store: Path, identity: Identity) -> Received:
     """What came for ``identity``; CheckError when callbacks of its block name anybody else."""
-    with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=30)) as database:
-        database.row_factory = sqlite3.Row
-        senders = database.execute(
-            "SELECT * FROM assay_received_challenges WHERE block_hash = ?", (identity.block_hash,)
-        ).fetchall()
-        if not senders:
+    with _sender(store, identity) as (database, sender):
+        if sender is None:
             return Received()
-        for name in ("public_key", "node_id", "block_height"):
-            found = {sender[name] for sender in senders}
-            if found != {getattr(identity, name)}:
-                raise CheckError(f"callbacks of this block have {name} {found}")
-        sender = senders[0]
         rows = database.execute(
             "SELECT nonce, vector FROM assay_received_vectors WHERE challenge_id = ?",
             (sender["id"],),
@@ -80,6 +71,34 @@ def received(store: Path, identity: Identity) -> Received:
         sender["rejected"],
         sender["last_rejection"],
     )
+
+
+def received_nonces(store: Path, identity: Identity) -> list[int]:
+    """The nonces alone, which is quick enough to look again and again."""
+    with _sender(store, identity) as (database, sender):
+        if sender is None:
+            return []
+        rows = database.execute(
+            "SELECT nonce FROM assay_received_vectors WHERE challenge_id = ?", (sender["id"],)
+        ).fetchall()
+    return [row["nonce"] for row in rows]
+
+
+@contextmanager
+def _sender(
+    store: Path, identity: Identity
+) -> Iterator[tuple[sqlite3.Connection, sqlite3.Row | None]]:
+    """The database, and the one sender of this block; None before anything came."""
+    with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=30)) as database:
+        database.row_factory = sqlite3.Row
+        senders = database.execute(
+            "SELECT * FROM assay_received_challenges WHERE block_hash = ?", (identity.block_hash,)
+        ).fetchall()
+        for name in ("public_key", "node_id", "block_height") if senders else ():
+            found = {sender[name] for sender in senders}
+            if found != {getattr(identity, name)}:
+                raise CheckError(f"callbacks of this block have {name} {found}")
+        yield database, senders[0] if senders else None
 
 
 def floats(raw: bytes) -> tuple[float, ...]:
@@ -117,7 +136,7 @@ def swapped(vectors: Vectors) -> Vectors:
     }
 
 
-def counts(nonces: Mapping[int, object], identity: Identity, n_groups: int) -> list[int]:
+def counts(nonces: Iterable[int], identity: Identity, n_groups: int) -> list[int]:
     """How many nonces came of each class; CheckError for another node's.
     NotYetError unless each class is whole from its first on.
 

@@ -6,10 +6,20 @@ import os
 import signal
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from .artifacts import Vectors, check_vectors, farthest, read_artifacts, swapped, written
+from .artifacts import (
+    CheckError,
+    Vectors,
+    check_vectors,
+    farthest,
+    read_artifacts,
+    swapped,
+    written,
+)
 from .serving import CHAT, Serving
 from .wire import API, Round, Wire, need, until
 
@@ -27,7 +37,10 @@ VERDICT_FIELDS = {"n_total", "n_mismatch", "mismatch_nonces", "p_value", "fraud_
 
 
 class Mining:
-    """Each step returns what it found, for its line. ``store``: SQLite file of the receiver."""
+    """Each step returns what it found, for its line. ``store``: SQLite file of the receiver.
+
+    Use as a context manager; it ends a round that a failed step left behind.
+    """
 
     def __init__(self, options: Namespace, wire: Wire, serving: Serving, store: Path) -> None:
         self._options = options
@@ -38,6 +51,21 @@ class Mining:
         self._second = Round(*rounds)
         self._sample: Vectors = {}
         self._victim = 0
+        self._mines = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End a round whose step failed: nobody takes what is mined from here on."""
+        if self._mines:
+            with suppress(CheckError):
+                self._wire.post(f"{POW}/stop")
 
     def init(self) -> str:
         return self._begin(self._round)
@@ -159,6 +187,7 @@ class Mining:
         return self._check_all(self._second)
 
     def _begin(self, mining: Round) -> str:
+        self._mines = True
         answer = self._wire.post(f"{POW}/init/generate", mining.body(url=mining.url))
         wanted = self._serving.backends
         found = [answer[name] for name in ("status", "errors", "backends", "n_groups")]
@@ -187,6 +216,7 @@ class Mining:
             answer = self._wire.post(f"{POW}/stop")
             found = answer["status"], answer["errors"], answer["pow_status"]
             need(found == ("OK", [], {"status": "STOPPED"}), f"{found}")
+        self._mines = False
         status = self._wire.get(f"{POW}/status")["status"]
         need(status == "IDLE", f"status after the stop: {status}")
         last = [-1]

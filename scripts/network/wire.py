@@ -20,7 +20,15 @@ from urllib.parse import quote
 
 import httpx
 
-from .artifacts import CheckError, Identity, NotYetError, Received, counts, received
+from .artifacts import (
+    CheckError,
+    Identity,
+    NotYetError,
+    Received,
+    counts,
+    received,
+    received_nonces,
+)
 
 API = "/api/v1"
 LOOK_EVERY = 0.5
@@ -140,7 +148,7 @@ class Round:
 
     def sizes(self) -> list[int]:
         """Nonces of each class; NotYetError while one of them has a gap."""
-        return counts(self.got().vectors, self.identity, self.n_groups)
+        return counts(received_nonces(self._store, self.identity), self.identity, self.n_groups)
 
 
 @contextmanager
