@@ -108,6 +108,11 @@ def floats(raw: bytes) -> tuple[float, ...]:
     return struct.unpack(f"<{len(raw) // 2}e", raw)
 
 
+def packed(vector: Sequence[float]) -> bytes:
+    """The inverse of :func:`floats`; rounds to float16."""
+    return struct.pack(f"<{len(vector)}e", *vector)
+
+
 def read_artifacts(artifacts: Sequence[Mapping[str, Any]]) -> Vectors:
     """``[{nonce, vector_b64}]`` of an answer; CheckError for a nonce given twice or no base64."""
     vectors: Vectors = {}
@@ -124,8 +129,7 @@ def read_artifacts(artifacts: Sequence[Mapping[str, Any]]) -> Vectors:
 
 def written(nonce: int, vector: Sequence[float]) -> dict[str, Any]:
     """The wire's artifact; exact for values that came from float16."""
-    raw = struct.pack(f"<{len(vector)}e", *vector)
-    return {"nonce": nonce, "vector_b64": base64.b64encode(raw).decode()}
+    return {"nonce": nonce, "vector_b64": base64.b64encode(packed(vector)).decode()}
 
 
 def swapped(vectors: Vectors) -> Vectors:
