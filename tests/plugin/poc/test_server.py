@@ -104,6 +104,41 @@ async def test_mining_aborts_chat_answers_503_and_leaves_chat_as_it_was(
         assert sorted(receiver.nonces()) == list(range(len(receiver.nonces())))
 
 
+async def test_shares_move_while_the_engine_mines(http: httpx.AsyncClient) -> None:
+    """Real workers: released at an exact position, the next class taken on, vectors of each."""
+    async with Receiver().serving() as receiver:
+        body = init_body(
+            n_groups=3, batch_size=5, url=receiver.url, shares=[{"group_id": 0}, {"group_id": 1}]
+        )
+        assert (await post(http, "/init/generate", body)).status_code == 200
+        await until(lambda: len(receiver.nonces()) > 20)
+        ranges = [{"group_id": 2, "start": 7, "stop": 30}]
+        answer = await post(
+            http, "/shares", {"url": receiver.url, "release": [0, 1], "add": ranges}
+        )
+        assert answer.status_code == 200, answer.text
+        released = {entry["group_id"]: entry["position"] for entry in answer.json()["released"]}
+        mined = [
+            group + 3 * position
+            for group, start, stop in ((0, 0, released[0]), (1, 0, released[1]), (2, 7, 30))
+            for position in range(start, stop)
+        ]
+        await until(lambda: len(receiver.nonces()) >= len(mined))
+        status = (await http.get("/api/v1/pow/status")).json()
+        assert status["status"] == "GENERATING"
+        assert status["config"]["shares"] == []
+        assert (await chat(http)).status_code == 503
+        await post(http, "/stop")
+        assert sorted(receiver.nonces()) == sorted(mined)
+        last = [entry for _, _, taken in receiver.taken for entry in taken["artifacts"]][-1]
+        again = await post(http, "/generate", generate_body([last["nonce"]], wait=True))
+        mine, theirs = (
+            decode_vector(text, 12)
+            for text in (last["vector_b64"], again.json()["artifacts"][0]["vector_b64"])
+        )
+        assert np.linalg.norm(mine - theirs) < 1e-2
+
+
 async def test_generate_right_after_init_is_queued_not_called_asleep(
     http: httpx.AsyncClient,
 ) -> None:

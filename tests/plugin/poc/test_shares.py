@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from tests.plugin.poc.fake import (
     until,
 )
 
+from assay.errors import StoreError
 from assay.poc.nonces import place
+from assay.store.outbox import Outbox
 
 IDLE = {"status": "IDLE", "config": None, "stats": None}
 OK = {"status": "OK", "pow_status": {"status": "GENERATING"}}
@@ -220,6 +223,63 @@ async def test_a_share_is_delivered_in_ascending_order(tmp_path: Path) -> None:
         assert [p for p in both if p < 20] == list(range(3, 20))
         for positions in ([p for p in both if p >= 40], of_class(nonces, 1, 2)):
             assert positions == list(range(positions[0], positions[0] + len(positions)))
+
+
+async def test_the_last_batch_waits_for_the_one_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop while a batch is being kept and another is out: kept in this order, or not in order."""
+    append, calls, second = Outbox.append, [], threading.Event()
+
+    def slow(outbox: Outbox, *arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) > 1:
+            append(outbox, *arguments)
+            second.set()
+            return
+        second.wait(1.0)  # what must not overtake it has this long to try
+        append(outbox, *arguments)
+
+    monkeypatch.setattr(Outbox, "append", slow)
+    async with Receiver().serving() as receiver, running(tmp_path / "o.db") as server:
+        body = init_body(batch_size=4, url=receiver.url, shares=[share(0)])
+        server.engine.hold.clear()
+        await server.post("/init/generate", body)
+        await until(lambda: server.engine.mined() == list(range(4)))
+        server.engine.hold.set()
+        server.engine.hold = asyncio.Event()  # the next batch stays out
+        await until(lambda: len(server.engine.mined()) == 8 and len(calls) == 1)
+        stop = asyncio.create_task(server.post("/stop"))
+        await until(lambda: not server.service.miner.running)
+        server.engine.hold.set()
+        assert (await stop).status_code == 200
+        await until(lambda: len(receiver.nonces()) == 8)
+        assert receiver.nonces() == list(range(8))
+
+
+async def test_nothing_is_kept_after_a_batch_that_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The outbox refuses a batch while the next is out: that one is not kept above a hole."""
+    append, calls = Outbox.append, []
+
+    def full(outbox: Outbox, *arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise StoreError("the disk is full")
+        append(outbox, *arguments)
+
+    monkeypatch.setattr(Outbox, "append", full)
+    async with Receiver().serving() as receiver, running(tmp_path / "o.db") as server:
+        body = init_body(batch_size=4, url=receiver.url, shares=[share(0)])
+        await server.post("/init/generate", body)
+        await until(lambda: not server.service.miner.running)
+        assert (await server.status())["error"] == "the disk is full"
+        await server.post("/stop")
+        await until(lambda: len(receiver.nonces()) == 4)
+        assert len(calls) == 2
+        assert receiver.nonces() == list(range(4))
+    assert "were not kept: the disk is full" in caplog.text
 
 
 BAD_SHARES = [
