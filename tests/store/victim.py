@@ -24,6 +24,7 @@ import traceback
 from base64 import b64encode
 from dataclasses import dataclass, field
 
+import httpx
 import psycopg  # noqa: F401 - imported once here and not by every child
 import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -251,7 +252,7 @@ async def live(database: str, url: str, rounds: range, seed: int, watched: Watch
         if number > rounds.start:
             watched.next_round()
         await mine.round(number)
-    while await asyncio.to_thread(outbox.waiting):
+    while await asyncio.to_thread(outbox.waiting):  # noqa: ASYNC110 - it has no event for empty
         await asyncio.sleep(0.005)
     watched.done()
     await deliveries.close()
@@ -326,7 +327,7 @@ class Killer:
 if __name__ == "__main__":
     # Reading the certificates of the system takes longer than a round.
     ssl.create_default_context = functools.cache(ssl.create_default_context)
-    ssl.create_default_context()
+    httpx.create_ssl_context()
     killer = Killer(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     killer.run()
     told = {"kills": killer.kills, "hit": len(killer.hit), "rounds": killer.number + 1}
