@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,8 @@ from assay.node.node import Node
 
 HOST = "127.0.0.1"
 STREAM = b'data: {"a": 1}\n\n' + b": comment\r\n\r\n" + 'data: {"b": "\u00e9"}\n\n'.encode()
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]
 
 
 @dataclass
@@ -135,6 +137,30 @@ async def upstream() -> AsyncIterator[Upstream]:
     finally:
         up.go.set()
         server.close()
+
+
+@asynccontextmanager
+async def backend(serve: Serve, port: int = 0) -> AsyncIterator[int]:
+    """A server of raw bytes; its port. ``serve`` has a connection until it returns."""
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await serve(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(one, HOST, port)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def head_of(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readuntil(b"\r\n\r\n")
+
+
+def ok(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
 def join(node: Node, *ports: int, **fields: Any) -> list[Backend]:

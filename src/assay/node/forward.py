@@ -17,6 +17,7 @@ from yarl import URL
 from assay.errors import AssayError
 from assay.node.backend import Backend
 from assay.node.bare_ids import BareEvents, bare_json
+from assay.node.client import Client, ClientGoneError
 from assay.node.failures import NodeRefusal
 from assay.node.hygiene import (
     CLOSE,
@@ -31,12 +32,6 @@ from assay.node.pool import Pool
 logger = logging.getLogger("assay.node")
 
 FAILED = {"detail": "vLLM connection failed"}
-PIECES_HELD = 16
-"""Pieces of a body that may wait for the backend; uvicorn's are up to 64 KiB."""
-
-
-class ClientGoneError(Exception):
-    """The client closed its connection; nobody is left to answer."""
 
 
 class BackendAnswerError(AssayError):
@@ -92,7 +87,7 @@ class Forward(Response):
             await self._pass(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client = _Client(receive, self._outgoing.limit)
+        client = Client(receive, self._outgoing.limit)
         work = asyncio.ensure_future(self._work(client, send))
         gone = asyncio.ensure_future(client.watch())
         try:
@@ -124,7 +119,7 @@ class Forward(Response):
             answer = JSONResponse(FAILED, 502)
         await answer(scope, receive, send)
 
-    async def _work(self, client: _Client, send: Send) -> None:
+    async def _work(self, client: Client, send: Send) -> None:
         # A client that is slow to send keeps no backend busy until its first bytes are here.
         await client.begin()
         tried: set[int] = set()
@@ -151,16 +146,15 @@ class Forward(Response):
     def _has_more(self, tried: set[int]) -> bool:
         return any(backend.port not in tried for backend in self._pool.healthy())
 
-    async def _once(self, backend: Backend, client: _Client, send: Send) -> None:
+    async def _once(self, backend: Backend, client: Client, send: Send) -> None:
         out = self._outgoing
         headers = CIMultiDict(as_text(request_headers(out.headers, backend.headers)))
-        content: bytes | AsyncIterator[bytes] | None = client.whole
-        if content is None:
-            content = client.rest()
-            if out.length is not None:
-                headers["Content-Length"] = str(out.length)
-        elif out.length is not None and out.length != len(content):
-            raise NodeRefusal(400, "the body is not as long as its Content-Length", headers=CLOSE)
+        whole = client.whole
+        content: bytes | AsyncIterator[bytes] = client.rest() if whole is None else whole
+        if out.length is not None:
+            if whole is not None and len(whole) != out.length:
+                raise NodeRefusal(400, "the body is not as long as it says", headers=CLOSE)
+            headers["Content-Length"] = str(out.length)
         if content and "Content-Type" not in headers:
             # Some clients name none, and vLLM refuses JSON without one.
             headers["Content-Type"] = "application/json"
@@ -206,63 +200,3 @@ class Forward(Response):
     async def _start(self, status: int, headers: Headers, send: Send) -> None:
         self._begun = True
         await send({"type": "http.response.start", "status": status, "headers": headers})
-
-
-class _Client:
-    """The client's side of a request: its body, then its going away.
-
-    ASGI has one ``receive`` for both. One task reads it; a few pieces may wait, so that a client
-    that sends faster than the backend reads is held back by its own connection. ``limit`` is the
-    body's, in bytes. ``failure`` is what ended the body, which may be being sent already.
-    """
-
-    def __init__(self, receive: Receive, limit: int) -> None:
-        self._receive, self._limit = receive, limit
-        self._pieces: asyncio.Queue[tuple[bytes, bool] | None] = asyncio.Queue(PIECES_HELD)
-        self._first = b""
-        self._ended = False
-        self._length = 0
-        self.failure: ClientGoneError | NodeRefusal | None = None
-
-    async def watch(self) -> None:
-        """Hand the body over, then return when the client has closed its connection."""
-        ended = False
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                if not ended:
-                    await self._pieces.put(None)
-                return
-            if not ended:
-                ended = not message.get("more_body", False)
-                await self._pieces.put((message.get("body", b""), ended))
-
-    async def begin(self) -> None:
-        """Wait for the first piece of the body, for most requests the only one."""
-        self._first = await self._next()
-
-    @property
-    def whole(self) -> bytes | None:
-        """The body, once ``begin`` found all of it; ``None`` where more is to come."""
-        return self._first if self._ended else None
-
-    async def rest(self) -> AsyncIterator[bytes]:
-        """The pieces of a body that ``begin`` did not find whole; once only."""
-        yield self._first
-        while not self._ended:
-            piece = await self._next()
-            if piece:
-                yield piece
-
-    async def _next(self) -> bytes:
-        """NodeRefusal 413 at the first byte over the limit; ClientGoneError."""
-        got = await self._pieces.get()
-        if got is None:
-            self.failure = ClientGoneError()
-            raise self.failure
-        piece, self._ended = got
-        self._length += len(piece)
-        if self._length > self._limit:
-            self.failure = NodeRefusal(413, f"the body is longer than {self._limit} bytes")
-            raise self.failure
-        return piece

@@ -37,6 +37,17 @@ def part(node: Node) -> Part:
     return Part(routes, proxy.running)
 
 
+class _Answer(aiohttp.ClientResponse):
+    """Is never one that came before it was asked for: aiohttp would give bytes that a backend sent
+    on an idle connection to the next client."""
+
+    async def start(self, connection: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
+        # The request was written in this very step of the loop, so nothing can have answered it.
+        if connection.protocol is None or connection.protocol.should_close:
+            raise aiohttp.ClientConnectionError("the connection holds an answer to nothing")
+        return await super().start(connection)
+
+
 class _Proxy:
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -66,6 +77,7 @@ class _Proxy:
         async with aiohttp.ClientSession(
             connector=connector,
             timeout=timeout,
+            response_class=_Answer,
             cookie_jar=aiohttp.DummyCookieJar(),  # cookies are between a client and a backend
             skip_auto_headers=AUTOMATIC,
             auto_decompress=False,
