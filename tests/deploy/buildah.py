@@ -30,10 +30,15 @@ class Buildah:
     """One store of images, gone with its folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._store = ("--root", str(folder / "root"), "--runroot", str(folder / "run"))
-        self._store += ("--storage-driver", "vfs")  # works on every file system
         # Neither the machine's settings of pip nor its keys belong in the build.
         self._environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+        self._store: tuple[str, ...] = ()
+        for driver in ("overlay", "vfs"):  # the second copies every layer, on any file system
+            place = folder / driver
+            self._store = ("--root", str(place / "root"), "--runroot", str(place / "run"))
+            self._store += ("--storage-driver", driver)
+            if self.run("info").returncode == 0:
+                break
 
     def command(self, *arguments: str) -> list[str]:
         return ["buildah", *self._store, *arguments]
