@@ -52,6 +52,10 @@ class Mood:
     mining: bool = False
     """Mines and lets chat go on, as under the share policy."""
     refuses_to_mine: bool = False
+    torn: bool = False
+    """Answers about proof of compute break off in the middle of their JSON."""
+    asleep: bool = False
+    """As after POST /sleep: completions are refused and nothing moves."""
     busy_seconds: float = 0
     """How long a proof-of-compute batch is overdue."""
     stale_gauge: int = 0
@@ -201,6 +205,9 @@ class Handler(BaseHTTPRequestHandler):
                 503, {"error": {"message": "mining", "code": 503}}, headers={"Retry-After": "1"}
             )
             return
+        if engine.mood.asleep:
+            self.answer(409, {"error": {"message": "the engine sleeps; wake it", "code": 409}})
+            return
         with engine.lock:
             engine.running += 1
         try:
@@ -237,6 +244,8 @@ class Handler(BaseHTTPRequestHandler):
         headers: dict[str, str] | None = None,
     ) -> None:
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        if self.engine.mood.torn and self.path.startswith("/api/v1/pow/"):
+            data = data[: len(data) // 2]
         self.send_response(status)
         for name, text in {"Content-Type": kind, **(headers or {})}.items():
             self.send_header(name, text)
@@ -261,6 +270,8 @@ def metrics(engine: Engine) -> str:
         f'vllm:iteration_tokens_total_bucket{{engine="0",le="+Inf"}} {engine.tokens}\n'
         f'vllm:iteration_tokens_total_count{{engine="0"}} {engine.tokens}\n'
         f'vllm:iteration_tokens_total_sum{{engine="0"}} {engine.tokens}\n'
+        "# TYPE vllm:engine_sleep_state gauge\n"
+        f'vllm:engine_sleep_state{{engine="0",sleep_state="awake"}} {int(not engine.mood.asleep)}\n'
         "# TYPE assay_poc_gate_closed gauge\n"
         f"assay_poc_gate_closed {float(engine.mood.gate)}\n"
     )

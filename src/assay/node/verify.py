@@ -20,6 +20,7 @@ from assay.errors import ClaimError, ReplayError
 from assay.node.backend import Backend
 from assay.node.bodies import read_body
 from assay.node.failures import NodeRefusal
+from assay.node.leaving import ThreadedWork
 from assay.node.node import Node
 from assay.node.part import Part, Route
 from assay.node.served import ServedModel
@@ -91,8 +92,9 @@ class _Verify:
         with node.pool.lease() as backend:
             served = await node.served.of(backend)
             try:
-                # In a thread with a loop of its own: judging takes CPU time that streams would miss.
-                await asyncio.to_thread(asyncio.run, self._replay(backend, served, work, results))
+                replay = ThreadedWork(lambda: self._replay(backend, served, work, results))
+                if not await replay.done_before_leaving(request):
+                    raise NodeRefusal(499, "the client went away")
             except ReplayError as error:
                 raise NodeRefusal(
                     502, {"error": str(error), "code": error.code, **_answer(results, served)}
