@@ -24,8 +24,9 @@ PR_SET_CHILD_SUBREAPER = 36
 LEFT_BEHIND_GRACE = 5.0
 """Seconds the children have to end by themselves after the server has: vLLM's trackers of shared
 memory clean up then."""
-TRACKER_GRACE = 5.0
-"""Seconds more for those trackers once everything else is gone; they need a fraction of one."""
+TRACKER_GRACE = 20.0
+"""Seconds more for those trackers once everything else is gone; they need a fraction of one where a
+core is free, and what they leave behind when killed (0.4 GB a backend) stays until a reboot."""
 ORPHAN_GRACE = 5.0
 """Seconds the server has when the node is gone; nobody waits for it any more."""
 LOOK_EVERY = 0.05
@@ -127,14 +128,20 @@ def _end_descendants(grace: float) -> None:
     them are; killed together with them, a tracker would leave vLLM's rings in /dev/shm for ever.
     """
     deadline = time.monotonic() + grace
+    alone_since: float | None = None
     while True:
         _reap(-1)
         left = descendants(os.getpid())
         if not left:
             return
         now = time.monotonic()
-        for pid in left:
-            if now >= deadline + (TRACKER_GRACE if _is_tracker(pid) else 0.0):
+        others = [pid for pid in left if not _is_tracker(pid)]
+        alone_since = None if others else alone_since or now
+        if now >= deadline:
+            for pid in others:
+                _kill(pid)
+        if alone_since is not None and now >= alone_since + TRACKER_GRACE:
+            for pid in left:
                 _kill(pid)
         time.sleep(LOOK_EVERY)
 

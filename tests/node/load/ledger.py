@@ -83,14 +83,31 @@ class Ledger:
         elif status == 503 and self.gated(begin):
             self.note(f"{what}: 503 by the gate")
         else:
-            self.violation(f"{what}: answer {status} that nothing excuses: {text[:300]}")
+            self.violation(
+                f"{what}: answer {status} that nothing excuses, {self._when(begin)}: {text[:300]}"
+            )
 
     def broken(self, what: str, begin: float, error: str) -> None:
         """Judge a connection that ended before its answer did."""
         if self.killed(begin):
             self.note(f"{what}: broken by a kill")
         else:
-            self.violation(f"{what}: broken although no backend was killed: {error}")
+            self.violation(
+                f"{what}: broken although no backend was killed, {self._when(begin)}: {error}"
+            )
+
+    def _when(self, begin: float) -> str:
+        now = self.clock()
+        words = [f"begun {now - begin:.2f} s ago"]
+        if self.hits:
+            hit = self.hits[-1]
+            words.append(f"last kill {now - hit.begin:.2f} s ago, seen {now - hit.end:.2f} s ago")
+        words += [
+            f"backend {port} ready since {now - windows[-1].end:.2f} s"
+            for port, windows in self.outages.items()
+            if windows
+        ]
+        return ", ".join(words)
 
     def stuck(self, what: str, begin: float) -> None:
         self.violation(f"{what}: no end after {self.clock() - begin:.0f} s")
