@@ -16,7 +16,7 @@ from assay.node.hygiene import asks_upgrade, body_length, target
 from assay.node.node import Node
 from assay.node.part import Part, Route
 
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+METHODS = ("POST", "GET", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 IDLE_S = 2.0
 """Seconds an idle connection to a backend is kept: vLLM closes its own after 5, and a request must
 not meet one that is just going away."""
