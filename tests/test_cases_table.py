@@ -10,10 +10,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # The kinds logprob-values, json, token-ids, streaming, structured, async-sched, prompt-logprobs,
-# spec-decode, plugin, abort and forced-decoding (issue 2); nondeterminism and audit (issue 4).
+# spec-decode, plugin, abort and forced-decoding (issue 2); nondeterminism and audit (issue 4); shm,
+# sleep and gonka (issue 5).
 CASES = (
-    *(1, 2, 3, 5, 7, 8, 9, 10, 13, 15, 16, 17, 19, 20, 22, 23, 24, 25, 27, 28),
-    *(33, 35, 37, 39, 40, 41, 42, 54, 56, 57, 59),
+    *(1, 2, 3, 5, 7, 8, 9, 10, 13, 15, 16, 17, 19, 20, 22, 23, 24, 25, 27, 28, 30, 32),
+    *(33, 35, 37, 39, 40, 41, 42, 44, 46, 47, 49, 50, 51, 53, 54, 56, 57, 59),
 )
 ROW = re.compile(r"^\| (\d+) \|.*\| ([^|]+) \|$", re.M)
 

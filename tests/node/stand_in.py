@@ -182,6 +182,7 @@ class Handler(BaseHTTPRequestHandler):
             start_children(engine.mood)
             self.answer(200, {"pid": os.getpid()})
         elif self.path.startswith("/api/v1/pow/"):
+            engine.seen.append({"path": self.path, "body": body})
             self.prove(self.path.removeprefix("/api/v1/pow/"))
         elif self.path in ("/v1/completions", "/v1/chat/completions"):
             engine.seen.append({"path": self.path, "authorization": self.headers["authorization"]})
@@ -192,7 +193,7 @@ class Handler(BaseHTTPRequestHandler):
     def prove(self, route: str) -> None:
         """Proof of compute that says it is at work and delivers nothing."""
         mood = self.engine.mood
-        if route == "init/generate" and mood.refuses_to_mine:
+        if route != "stop" and mood.refuses_to_mine:
             self.answer(503, {"detail": "this engine cannot mine"})
             return
         mood.mining = route != "stop" and (mood.mining or route == "init/generate")

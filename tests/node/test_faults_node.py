@@ -6,25 +6,20 @@ node must neither make it worse nor believe it.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route as StarletteRoute
-from tests.node.helpers import HOST, SOON, Driver, driven, stand_in_config, until
+from tests.node.helpers import HOST, SOON, driven, stand_in_config, until
 from tests.node.process import NodeProcess, wait
-from tests.node.test_verify_route import VERIFY, claims_of, judging
-from tests.support.fake_engine import FakeEngine
 
 from assay.node.app import PARTS, create_app
 from assay.node.backend import BackendState
@@ -122,6 +117,44 @@ async def test_f48_a_closed_gates_answer_reaches_the_client_as_it_is(tmp_path: P
         assert [backend.state for backend in driver.backends] == [BackendState.READY] * 2
 
 
+async def test_f55_a_validation_no_backend_could_make_is_no_verdict(tmp_path: Path) -> None:
+    """Each is asked once; the last one's own refusal is the answer."""
+    body = {
+        **IDENTITY,
+        "nonces": [1],
+        "validation": {"artifacts": [{"nonce": 1, "vector_b64": ""}]},
+    }
+    async with driven(stand_in_config(tmp_path)) as driver:
+        assert (await driver.up()).status_code == 200
+        for backend in driver.backends:
+            await driver.tell(backend, refuses_to_mine=True)
+        answer = await driver.http.post(f"{POW}/generate", json=body)
+        assert answer.status_code == 503
+        assert answer.json() == {"detail": "this engine cannot mine"}
+        for backend in driver.backends:
+            asked = [one["path"] for one in await driver.seen(backend)]
+            assert asked.count("/api/v1/pow/generate") == 1
+
+
+async def test_f56_the_node_sets_no_batch_size(tmp_path: Path) -> None:
+    """A client that omits it leaves the choice to the engine, which knows its device."""
+    async with driven(stand_in_config(tmp_path)) as driver:
+        assert (await driver.up()).status_code == 200
+        body = {**IDENTITY, "url": "http://127.0.0.1:9/callback"}
+        assert (await driver.http.post(f"{POW}/init/generate", json=body)).status_code == 200
+        for sent in ({"nonces": [1]}, {"nonces": [1], "batch_size": 512}):
+            answer = await driver.http.post(f"{POW}/generate", json={**IDENTITY, **sent})
+            assert answer.status_code == 200, answer.text
+        bodies = [
+            one["body"]
+            for backend in driver.backends
+            for one in await driver.seen(backend)
+            if one["path"].endswith("generate")
+        ]
+        assert len(bodies) == 4
+        assert [one["batch_size"] for one in bodies if "batch_size" in one] == [512]
+
+
 # --- public reports -------------------------------------------------------------------------------
 
 
@@ -164,19 +197,6 @@ async def test_case_32_a_torn_answer_is_an_error_and_no_data(tmp_path: Path) -> 
         assert [backend.state for backend in driver.backends] == [BackendState.READY] * 2
 
 
-async def test_case_32_a_torn_replay_decides_nothing(tmp_path: Path) -> None:
-    claims = await claims_of(FakeEngine(), 1)
-    torn = b'{"id": "x", "choices": [{"index": 0, "logprobs": {"content": [{"tok'
-    engine = FakeEngine(fail_with=[(200, {"Content-Type": "application/json"}, torn)] * 8)
-    async with judging(tmp_path, engine) as driver:
-        answer = await driver.http.post(VERIFY, json={"claims": claims})
-        assert answer.status_code == 200
-        [result] = answer.json()["results"]
-        assert (result["verdict"], result["blame"]) == ("inconclusive", "validator")
-        assert "cannot be read" in result["reasons"][0]["message"]
-        assert engine.requests, "it was asked"
-
-
 def running_requests(node: NodeProcess, port: int) -> float:
     page = node.http.get(f"http://{HOST}:{port}/metrics").text
     [line] = [one for one in page.splitlines() if one.startswith("vllm:num_requests_running{")]
@@ -208,74 +228,6 @@ def test_case_42_a_client_that_closes_its_socket_leaves_no_request_running(tmp_p
         assert [b["restarts"] for b in node.status()["backends"]] == [0, 0]
 
 
-async def test_case_42_a_verify_whose_client_leaves_replays_no_further_claim(
-    tmp_path: Path,
-) -> None:
-    claims = await claims_of(FakeEngine(), 6)
-    engine = Holding()
-    async with judging(tmp_path, engine, limits__verify_concurrency=1) as driver:
-        backend = driver.backends[0]
-        left = asyncio.Event()
-        asking = asyncio.create_task(ask_until(driver, {"claims": claims}, left))
-        await until(lambda: engine.held, "the first replay is on the backend")
-        assert backend.in_flight == 1
-        left.set()
-        assert await asking == 499
-        assert backend.in_flight == 0
-        engine.go_on = True
-        assert engine.held == 1
-        assert driver.node.store.results("") == []
-
-
-class Holding(FakeEngine):
-    """Keeps a replay until ``go_on``."""
-
-    held = 0
-    go_on = False
-
-    def _complete(self, body: dict[str, Any], chat: bool) -> Any:
-        self.held += 1
-        for _ in range(int(SOON / 0.01)):
-            if self.go_on:
-                break
-            time.sleep(0.01)
-        return super()._complete(body, chat)
-
-
-async def ask_until(driver: Driver, body: dict[str, Any], left: asyncio.Event) -> int:
-    """POST to the verify route as a server would pass it on; the client is gone once ``left``."""
-    transport: Any = driver.http._transport
-    content = json.dumps(body).encode()
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": VERIFY,
-        "raw_path": VERIFY.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(b"content-length", str(len(content)).encode())],
-        "client": (HOST, 1),
-        "server": (HOST, 2),
-    }
-    parts = [{"type": "http.request", "body": content, "more_body": False}]
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        if parts:
-            return parts.pop()
-        await left.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await transport.app(scope, receive, send)
-    return int(sent[0]["status"])
-
-
 async def test_case_44_a_sleeping_backend_refuses_and_is_not_taken_for_hung(
     tmp_path: Path,
 ) -> None:
@@ -292,99 +244,3 @@ async def test_case_44_a_sleeping_backend_refuses_and_is_not_taken_for_hung(
         assert (backend.state, backend.generation) == (BackendState.READY, 1)
         await driver.tell(backend, asleep=False, stale_gauge=0)
         assert (await driver.http.post("/v1/completions", json=COMPLETION)).status_code == 200
-
-
-def claimed(index: int, token: object) -> Any:
-    def change(claim: dict[str, Any]) -> None:
-        claim["output_ids"][index] = token
-        claim["positions"][index]["token"] = token
-
-    return change
-
-
-def among_the_top(index: int, key: object) -> Any:
-    def change(claim: dict[str, Any]) -> None:
-        claim["positions"][index]["top"][1]["key"] = key
-
-    return change
-
-
-def every_position(**fields: object) -> Any:
-    def change(claim: dict[str, Any]) -> None:
-        for position in claim["positions"]:
-            position.update(deepcopy(fields))
-
-    return change
-
-
-def emptied(*fields: str) -> Any:
-    return lambda claim: claim.update({name: [] for name in fields})
-
-
-@pytest.mark.parametrize(
-    ("change", "verdict", "says"),
-    [
-        # Case 46: (a) no log probabilities, (b) empty lists, (c) outside the vocabulary,
-        # (d) negative, (e) floats.
-        (lambda claim: claim.update(positions=None), "fail", "no log probabilities"),
-        (emptied("positions"), "fail", "no log probabilities"),
-        (every_position(logprob=None, top=[]), "inconclusive", "no top-k evidence"),
-        (every_position(top=[]), "inconclusive", "no top-k evidence"),
-        (emptied("positions", "output_ids"), "inconclusive", "no output tokens"),
-        (claimed(3, 99_999_999), "fail", "output token 3 is id 99999999, outside the vocabulary"),
-        (claimed(3, 512), "fail", "output token 3 is id 512, outside the vocabulary"),
-        (claimed(3, -1), "fail", "output token 3 is id -1, outside the vocabulary"),
-        (among_the_top(3, 99_999_999), "fail", "id 99999999 is not in [0, 512)"),
-        (among_the_top(3, -1), "fail", "id -1 is not in [0, 512)"),
-        (claimed(3, 1.5), None, "claims[0].output_ids[3]"),
-        (claimed(3, 17.0), None, "claims[0].output_ids[3]"),
-        # Case 47: decoded text in the place of ids.
-        (claimed(3, "hello"), None, "claims[0].output_ids[3]"),
-        (claimed(3, "-1"), None, "claims[0].output_ids[3]"),
-        (among_the_top(3, "x"), None, "claims[0].positions[3].top[1].key"),
-    ],
-)
-async def test_case_46_and_47_none_of_these_claims_passes_and_each_names_why(
-    tmp_path: Path, change: Any, verdict: str | None, says: str
-) -> None:
-    """``verdict`` None: no claim at all, refused with 400 before anything is replayed."""
-    [claim] = await claims_of(FakeEngine(), 1)
-    change(claim)
-    engine = FakeEngine()
-    async with judging(tmp_path, engine) as driver:
-        answer = await driver.http.post(VERIFY, json={"claims": [claim]})
-        body = answer.json()
-        if verdict is None:
-            assert answer.status_code == 400, answer.text
-            assert says in body["detail"]
-            assert engine.requests == []
-            return
-        assert answer.status_code == 200, answer.text
-        assert body["verdict"] == verdict
-        [result] = body["results"]
-        assert any(says in reason["message"] for reason in result["reasons"]), result["reasons"]
-        assert driver.node.store.results("")[0].verdict.verdict == verdict
-
-
-async def test_case_53_a_mode_that_nobody_names_changes_no_verdict_and_is_named(
-    tmp_path: Path,
-) -> None:
-    [claim] = await claims_of(FakeEngine(), 1)
-    unnamed = deepcopy(claim)
-    unnamed["logprobs_mode"] = unnamed["engine"]["logprobs_mode"] = None
-    unnamed["request"].pop("logprobs_mode", None)
-    results = []
-    async with judging(tmp_path, FakeEngine()) as driver:
-        for sent, asked in (
-            (claim, {}),
-            (unnamed, {}),
-            (unnamed, {"logprobs_mode": "raw_logprobs"}),
-        ):
-            answer = await driver.http.post(VERIFY, json={"claims": [sent], **asked})
-            results += answer.json()["results"]
-    assert [result["verdict"] for result in results] == ["pass"] * 3
-    distances = [result["distances"] for result in results]
-    assert distances[0]
-    assert distances[1:] == distances[:1] * 2
-    codes = [[note["code"] for note in result["notes"]] for result in results]
-    assert codes == [[], ["mode_not_named"], []]
