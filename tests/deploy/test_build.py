@@ -23,6 +23,7 @@ from tests.node.helpers import free_ports
 from assay.node.guard import descendants
 from assay.plugin.constants import SUPPORTED_ENGINES
 
+pytestmark = pytest.mark.timeout(2400)
 SUPPORTED = f"{SUPPORTED_ENGINES[-1]}.0"
 KEY = "a-control-key-that-only-this-test-knows"
 PASSWORD = "index-password-that-only-this-test-knows"
@@ -53,9 +54,12 @@ class Built:
 
 
 @pytest.fixture(scope="module")
-def buildah(tmp_path_factory: pytest.TempPathFactory) -> Buildah:
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
     need_tools()
-    return Buildah(tmp_path_factory.mktemp("buildah"))
+    images = Buildah(tmp_path_factory.mktemp("buildah"))
+    yield images
+    images.must("rm", "--all")
+    images.must("rmi", "--all", "--force")
 
 
 class Wheelhouse(NamedTuple):

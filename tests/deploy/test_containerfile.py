@@ -12,7 +12,7 @@ import dockerfile
 import pytest
 
 from assay.node.config import NodeConfig
-from assay.node.config_file import node_config
+from assay.node.config_file import as_toml, node_config
 from assay.plugin.constants import SUPPORTED_ENGINES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -190,3 +190,8 @@ def test_the_nodes_file_is_public_behind_a_key_with_backends_inside(tmp_path: Pa
     assert config.keys.control is not None
     assert config.backends.host == "127.0.0.1"
     assert config.port == NodeConfig().port
+    # What --print-config makes of it can be mounted in its place.
+    printed = tmp_path / "printed.toml"
+    printed.write_text(as_toml(config))
+    assert "a-control-key" not in printed.read_text()
+    assert node_config(printed, environment={}) == config
