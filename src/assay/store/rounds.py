@@ -187,8 +187,13 @@ class Rounds:
         """
         with self._outbox.write() as connection:
             row = connection.execute(
-                select(ROUNDS, WORKERS.c.id.label("worker_id"))
+                select(
+                    ROUNDS,
+                    WORKERS.c.id.label("worker_id"),
+                    CAMPAIGNS.c.id.label("live_campaign_id"),
+                )
                 .join_from(WORKERS, ROUNDS)
+                .outerjoin(CAMPAIGNS, CAMPAIGNS.c.id == ROUNDS.c.campaign_id)
                 .where(WORKERS.c.token == token)
             ).first()
             if row is None:
@@ -203,7 +208,8 @@ class Rounds:
                     connection.execute(
                         update(SHARES).where(SHARES.c.id == share_id).values(reached=reached)
                     )
-                _drop_complete(connection, row.id)
+                if sorting.completes:
+                    _drop_complete(connection, row.id)
                 _append(connection, row, fresh)
         return Kept(len(fresh), sorting.repeated, sorting.foreign, row.url)
 
@@ -218,6 +224,7 @@ class _Sorting:
             self._shares.setdefault(share.group_id, []).append(share)
         self.reached: dict[int, int] = {}
         self.repeated = self.foreign = 0
+        self.completes = False
 
     def is_new(self, nonce: int) -> bool:
         found = place(nonce, *self._of)
@@ -230,6 +237,7 @@ class _Sorting:
                 if position < self.reached.get(share.id, share.reached):
                     break
                 self.reached[share.id] = position + 1
+                self.completes |= position + 1 == share.stop
                 return True
         # A complete share is forgotten, so what it held can only be told by its class.
         self.repeated += 1
@@ -272,10 +280,9 @@ def _campaign(url: str, caller: str | None, head: object) -> Campaign:
 
 
 def _append(connection: Connection, row: Row[Any], fresh: Sequence[Artifact]) -> None:
-    campaign_id = row.campaign_id
+    campaign_id = row.live_campaign_id
     if row.url is not None:
-        there = connection.scalar(select(exists().where(CAMPAIGNS.c.id == campaign_id)))
-        if not there:
+        if campaign_id is None:
             # Late, after its round was ended and everything before it delivered.
             campaign = _campaign(row.url, row.caller, json.loads(row.head))
             campaign_id = new_campaign(connection, campaign, CLOSED)
