@@ -1,8 +1,8 @@
 """A backend with the real proof-of-compute routes over an engine that costs nothing.
 
-Started by the node under test through ``backends.command``. ``POST /control`` with JSON sets fields of
-``Mood`` while it runs. Vectors are a function of the challenge and the nonce, so that whoever gets
-one can check it.
+Started by the node under test through ``backends.command``. ``POST`` with JSON to ``CONTROL`` sets
+fields of ``Mood`` while it runs. Vectors are a function of the challenge and the nonce, so that
+whoever gets one can check it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+CONTROL = "/api/v1/pow/control"
+"""Where the gate of mining does not reach."""
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 
@@ -123,7 +125,7 @@ def make_app(model: str, port: int) -> Any:
     app.router.add_route("/metrics", well)
     app.router.add_route("/v1/models", models)
     app.router.add_route("/v1/completions", complete, methods=["POST"])
-    app.router.add_route("/control", control, methods=["POST"])
+    app.router.add_route(CONTROL, control, methods=["POST"])
     app.router.add_route("/jobs", jobs)
     app.add_middleware(GateMiddleware, gate=gate)
     return Moody(app, mood)
@@ -139,7 +141,7 @@ class Moody:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         path = scope.get("path", "")
         name = "init" if path.endswith("/init/generate") else path.rpartition("/")[2]
-        if scope["type"] != "http" or path == "/control":
+        if scope["type"] != "http" or path == CONTROL:
             await self._app(scope, receive, send)
             return
         await self._while_in(lambda: name in self._mood.hang)

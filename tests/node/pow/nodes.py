@@ -35,8 +35,6 @@ BACKEND = Path(__file__).with_name("backend.py")
 POW = "/api/v1/inference/pow"
 QUICK = Patience(look=0.05, rest=0.2, rest_most=0.4)
 """Often looked, soon asked again; nothing is given up sooner than by a node as it is."""
-HASTY = Patience(look=0.05, rest=0.2, rest_most=0.4, begin=2, stop=2, change=2, tell=2, silent=2)
-"""For backends that never answer at all."""
 
 
 def pow_config(folder: Path, count: int = 2, **flags: Any) -> NodeConfig:
@@ -88,8 +86,9 @@ class PowNode:
 
     async def tell(self, index: int, **mood: Any) -> None:
         """Change a backend's mood."""
-        answer = await self.node.http.post(f"{self.backend(index).base_url}/control", json=mood)
-        assert answer.status_code == 200
+        url = f"{self.backend(index).base_url}/api/v1/pow/control"
+        answer = await self.node.http.post(url, json=mood)
+        assert answer.status_code == 200, answer.text
 
     async def ask(self, index: int, path: str) -> Any:
         """Of the backend itself."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.node.pow.nodes import (
-    HASTY,
+    QUICK,
     PowNode,
     Receiver,
     artifacts_of,
@@ -72,7 +73,10 @@ async def test_a_backend_that_refuses_shares_begins_anew_with_them(tmp_path: Pat
 
 async def test_shares_that_are_changed_without_an_answer(tmp_path: Path) -> None:
     """It has released or taken the class, and nobody knows: what it mines then is left aside."""
-    async with Receiver().serving() as receiver, pow_node(tmp_path, patience=HASTY) as node:
+    async with (
+        Receiver().serving() as receiver,
+        pow_node(tmp_path, patience=replace(QUICK, change=5)) as node,
+    ):
         body = ask_for(receiver)
         assert (await node.post("/init/generate", body)).json()["degraded"] is False
         await classes_grown(receiver, body, 2)
@@ -108,7 +112,10 @@ async def test_a_backend_that_stops_by_itself_is_asked_again_later(tmp_path: Pat
 
 async def test_a_backend_that_says_nothing_loses_its_class(tmp_path: Path) -> None:
     """It mines on, for nobody; once it speaks it is stopped, and begins again."""
-    async with Receiver().serving() as receiver, pow_node(tmp_path, patience=HASTY) as node:
+    async with (
+        Receiver().serving() as receiver,
+        pow_node(tmp_path, patience=replace(QUICK, silent=6, tell=3)) as node,
+    ):
         body = ask_for(receiver)
         await node.post("/init/generate", body)
         await classes_grown(receiver, body, 2)
@@ -138,7 +145,10 @@ async def test_vectors_that_come_before_the_answer_to_init_are_kept(tmp_path: Pa
 
 async def test_an_init_that_is_never_answered(tmp_path: Path) -> None:
     """The backend mines and does not say so: its class goes to the other; it is found and stopped."""
-    async with Receiver().serving() as receiver, pow_node(tmp_path, patience=HASTY) as node:
+    async with (
+        Receiver().serving() as receiver,
+        pow_node(tmp_path, patience=replace(QUICK, begin=6)) as node,
+    ):
         await node.tell(1, mute=["init"])
         body = ask_for(receiver)
         answer = (await node.post("/init/generate", body)).json()
@@ -154,7 +164,7 @@ async def test_an_init_that_is_never_answered(tmp_path: Path) -> None:
 
 async def test_a_stop_that_one_backend_does_not_answer(tmp_path: Path) -> None:
     """F51, case 30: the answer says which, comes soon, and the backend is stopped when it can be."""
-    async with pow_node(tmp_path, patience=HASTY) as node:
+    async with pow_node(tmp_path, patience=replace(QUICK, stop=4)) as node:
         await node.post("/init/generate", ask_for(None))
         await node.tell(1, hang=["stop"])
         answer = await node.post("/stop")

@@ -63,9 +63,12 @@ class PowCalls:
         self._pool = pool
         self._patience = patience
 
-    async def init(self, backend: Backend, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def init(
+        self, backend: Backend, body: Mapping[str, Any], *, rejoin: bool
+    ) -> dict[str, Any]:
         """Begin to mine; given up as soon as the backend is no longer well."""
-        call = self.post(backend, "/init/generate", body, self._patience.begin)
+        limit = self._patience.rejoin if rejoin else self._patience.begin
+        call = self.post(backend, "/init/generate", body, limit)
         return await self._while_well(backend, call)
 
     async def stop(self, backend: Backend) -> dict[str, Any]:

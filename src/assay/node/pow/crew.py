@@ -76,15 +76,20 @@ class Crew:
                     with suppress(CallError):
                         await self._calls.stop(backend)
 
-    async def hand_out(self, active: Active) -> tuple[list[dict[str, Any]], list[CallError]]:
+    async def hand_out(
+        self, active: Active, states: States
+    ) -> tuple[list[dict[str, Any]], list[CallError]]:
         """Give classes that nobody mines to idle backends, then to those that mine fewest.
 
-        Answers and refusals of the idle ones that were asked to begin.
+        Answers and refusals of the idle ones that were asked to begin. One that does not even say
+        what it does is not asked: a class would wait for it.
         """
         shares = await self.unassigned(active)
-        idle = self.idle(active)
         results: list[dict[str, Any]] = []
         errors: list[CallError] = []
+        if shares:
+            errors += self._leave_the_silent_alone(active, states)
+        idle = self.idle(active, states)
         if shares and idle:
             parts = split(shares, [backend.port for backend in idle], active.homes)
             chosen = [backend for backend in idle if parts[backend.port]]
@@ -107,9 +112,10 @@ class Crew:
                 await self._add(active, port, part)
         return results, errors
 
-    async def share_with_the_idle(self, active: Active) -> None:
+    async def share_with_the_idle(self, active: Active, states: States) -> None:
         """Backends that are back take classes from those that mine several."""
-        idle = [backend.port for backend in self.idle(active)]
+        self._leave_the_silent_alone(active, states)
+        idle = [backend.port for backend in self.idle(active, states)]
         planned = moves(await self.held(active), idle, active.homes)
         for donor in sorted({move.donor for move in planned}):
             await self._take_back(active, donor, [m for m in planned if m.donor == donor])
@@ -119,11 +125,14 @@ class Crew:
         logger.warning("poc: backend %d no longer mines: %s", port, without_secrets(why))
         await asyncio.to_thread(self._rounds.dismiss, holder.worker)
 
-    def idle(self, active: Active) -> list[Backend]:
+    def idle(self, active: Active, states: States) -> list[Backend]:
+        """Those of ``states`` that could begin; who came later is seen by the next look."""
         return [
             backend
             for backend in self._pool.healthy()
-            if backend.port not in active.holders and active.rests.over(backend)
+            if backend.port in states
+            and backend.port not in active.holders
+            and active.rests.over(backend)
         ]
 
     async def unassigned(self, active: Active) -> list[Share]:
@@ -143,6 +152,16 @@ class Crew:
             port: [share for share in shares if share.worker_id == holder.worker.id]
             for port, holder in active.holders.items()
         }
+
+    def _leave_the_silent_alone(self, active: Active, states: States) -> list[CallError]:
+        silent = [
+            backend
+            for backend in self.idle(active, states)
+            if states[backend.port].get("status") == "UNKNOWN"
+        ]
+        for backend in silent:
+            active.rests.begin(backend)
+        return [CallError(one, None, "no answer when asked what it does") for one in silent]
 
     def _trouble_told(
         self, active: Active, holder: Holder, state: Mapping[str, Any], silent: float
@@ -171,7 +190,7 @@ class Crew:
         await asyncio.to_thread(self._rounds.give, shares, worker)
         try:
             body = active.init_body(self._addresses.url(worker.token), shares)
-            answer = await self._calls.init(backend, body)
+            answer = await self._calls.init(backend, body, rejoin=active.begun)
         except CallError as error:
             # Where there was no answer it may mine all the same: the next look stops it then.
             logger.warning("poc: %s", error)

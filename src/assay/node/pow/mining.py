@@ -142,7 +142,8 @@ class Mining:
         healthy = self._pool.healthy()
         if not healthy:
             raise NoBackendError
-        await self._crew.stop_strays(None, await self._crew.states())
+        states = await self._crew.states()
+        await self._crew.stop_strays(None, states)
         spec = spec_of(request, caller)
         begun = await asyncio.to_thread(self._rounds.begin, spec, len(healthy))
         homes = {
@@ -151,16 +152,16 @@ class Mining:
         active = Active(begun, request, body, homes, Rests(self._patience, self._clock))
         self._active = active
         try:
-            results, errors = await self._crew.hand_out(active)
+            results, errors = await self._crew.hand_out(active, states)
             await self._judge(active)
         except BaseException:
             # Whatever was begun is stopped by the next look: nobody knows its tokens any more.
             await self._leave()
             raise
-        if not active.holders:
+        if not results:
             await self._leave()
             raise all_failed(errors)
-        self._interrupted = None
+        active.begun, self._interrupted = True, None
         logger.info(
             "poc: round of %s with %d classes on %d backends%s",
             request.block_hash,
@@ -212,9 +213,9 @@ class Mining:
         if url is not None and self._is_full(url):
             await self._pause(active, f"too many artifacts wait for {url}")
             return
-        await self._crew.hand_out(active)
-        await self._crew.share_with_the_idle(active)
-        await self._crew.hand_out(active)
+        await self._crew.hand_out(active, states)
+        await self._crew.share_with_the_idle(active, states)
+        await self._crew.hand_out(active, states)
         await self._judge(active)
 
     async def _pause(self, active: Active, why: str) -> None:

@@ -11,6 +11,8 @@ class Patience:
 
     begin: float = 90.0
     """To begin mining: a backend that has just started probes its engine first."""
+    rejoin: float = 30.0
+    """To begin in a round under way: its classes are mined by nobody meanwhile."""
     stop: float = 40.0
     """To stop: a backend waits up to 30 for what is on its device."""
     change: float = 15.0

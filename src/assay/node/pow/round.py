@@ -67,6 +67,8 @@ class Active:
     homes: Mapping[int, int]
     rests: Rests
     holders: dict[int, Holder] = field(default_factory=dict)
+    begun: bool = False
+    """Whether it has been answered to the client."""
     degraded: str | None = None
     """Why not every class has a backend of its own; None while each has."""
     taken_down: bool = False

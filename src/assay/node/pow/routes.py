@@ -178,7 +178,7 @@ class _Pow:
         running = self._require()
         results, errors = await running.mining.stop()
         await running.jobs.cancel_all()
-        shown = [error.toas_json() for error in errors]
+        shown = [error.to_json() for error in errors]
         if errors and not results:
             raise NodeRefusal(502, {"error": "no backend stopped", "errors": shown})
         return JSONResponse(
