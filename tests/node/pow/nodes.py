@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import functools
 import json
 import os
@@ -69,6 +70,10 @@ class PowNode:
         body = {"model": model, "dtype": "auto", "additional_args": []}
         answer = await self.http.post("/api/v1/inference/up", json=body)
         assert answer.status_code == 200, answer.text
+        for index in range(len(self.ports)):
+            # Waits for the probe: a mood set before it has ended would spoil that.
+            able = await self.ask(index, "/api/v1/pow/versions")
+            assert able["poc_validation_inference"] is True
 
     async def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
         """As the network's clients do: JSON bytes without saying that they are JSON."""
@@ -95,10 +100,11 @@ class PowNode:
         return (await self.node.http.get(self.backend(index).base_url + path)).json()
 
     def kill(self, index: int) -> None:
-        """SIGKILL to its server."""
+        """SIGKILL to its server, if that has not died already without anybody's notice."""
         pid = self.backend(index).pid
         assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
     async def well(self, index: int, generation: int) -> None:
         """Return when a backend is ready in this or a later life."""

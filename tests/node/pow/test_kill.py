@@ -44,21 +44,23 @@ async def test_backends_killed_at_random_moments_of_a_round(tmp_path: Path, seed
         await classes_grown(receiver, body, 3)
         for _ in range(8):
             victim = dice.randrange(3)
-            generation = node.backend(victim).generation
+            # One that is not back yet gets no second blow.
+            next_life = node.backend(victim).generation
             if node.backend(victim).healthy:
                 node.kill(victim)
+                next_life += 1
             # Sometimes the next one dies before this one is back, sometimes it has rejoined.
             if dice.random() < 0.5:
                 await asyncio.sleep(dice.random() * 0.5)
             else:
-                await node.well(victim, generation + 1)
+                await node.well(victim, next_life)
                 await asyncio.sleep(dice.random() * 0.3)
         shown = await until_it(
             node.round,
             lambda r: not r["degraded"] and len(r["classes"]) == 3,
             "all are back and mine a class of their own",
         )
-        assert shown["classes"] == {str(port): [i] for i, port in enumerate(node.ports)}
+        assert sorted(shown["classes"].values()) == [[0], [1], [2]]
         assert max(backend.generation for backend in node.node.pool.backends) > 1
         await classes_grown(receiver, body, 3)
         await stopped(node, receiver)

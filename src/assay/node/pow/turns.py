@@ -30,7 +30,8 @@ class Turns:
         async with self._free:
             if self._called_off != before:
                 raise CalledOffError("called off")
-            task = self._task = asyncio.create_task(work())
+            task: asyncio.Task[Done] = asyncio.create_task(work())
+            self._task = task
             try:
                 await asyncio.wait({task})
             finally:
