@@ -74,7 +74,7 @@ class Buildah:
         self.must(
             *("run", "--isolation", "chroot", "--volume", f"{wheels}:/wheels:ro", container, "--"),
             *("python3", "-m", "pip", "install", "--break-system-packages", "--no-cache-dir"),
-            *("--no-index", "--find-links", "/wheels", *packages),
+            *("--no-compile", "--no-index", "--find-links", "/wheels", *packages),
         )
         self.must("commit", "--quiet", "--rm", container, name)
         return name
