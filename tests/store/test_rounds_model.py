@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -357,6 +357,7 @@ def _run(fresh: Callable[[], str], examples: int) -> None:
             max_examples=examples,
             stateful_step_count=30,
             deadline=None,
+            phases=[phase for phase in Phase if phase is not Phase.explain],
             suppress_health_check=list(HealthCheck),
         ),
     )
