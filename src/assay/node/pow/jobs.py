@@ -106,6 +106,9 @@ class Jobs:
         try:
             answer = await self._calls.result(backend, remote)
         except CallError as error:
+            if error.status is None and job is not None and job.ended is None:
+                # The node has it: should its backend be gone, another one gets it.
+                return {"status": "queued", "request_id": job_id}
             raise error.refusal() from error
         return {**answer, "request_id": job_id}
 
