@@ -255,3 +255,23 @@ async def test_a_backend_that_a_stop_overtook_is_stopped(tmp_path: Path) -> None
         await until_it(node.status, lambda s: s["status"] == "IDLE", "nobody mines")
         await node.tell(1, mute=[])
         assert (await node.post("/init/generate", ask_for(None))).status_code == 200
+
+
+async def test_an_init_whose_client_goes_away_goes_on(tmp_path: Path) -> None:
+    """As on an engine: whoever asks again is told that mining is under way, and can stop it."""
+    async with Receiver().serving() as receiver, pow_node(tmp_path) as node:
+        await node.tell(1, hang=["init"])
+        body = ask_for(receiver)
+        async with httpx.AsyncClient(base_url=node.http.base_url, trust_env=False) as gone:
+            asking = asyncio.create_task(gone.post(f"{POW}/init/generate", json=body, timeout=None))
+            await until_it(
+                lambda: node.ask(0, "/api/v1/pow/status"), lambda s: s["status"] == "GENERATING"
+            )
+            asking.cancel()
+            await asyncio.wait({asking})
+        assert (await node.post("/init/generate", body)).status_code == 409
+        await node.tell(1, hang=[])
+        await until_it(node.status, lambda s: s["status"] == "GENERATING", "both mine")
+        await classes_grown(receiver, body, 2)
+        await stopped(node, receiver)
+        check(artifacts_of(receiver), body, 2)

@@ -74,6 +74,22 @@ class PowCalls:
     async def stop(self, backend: Backend) -> dict[str, Any]:
         return await self.post(backend, "/stop", {}, self._patience.stop)
 
+    async def stop_all(
+        self, backends: Sequence[Backend]
+    ) -> tuple[list[dict[str, Any]], list[CallError]]:
+        """Answers and failures. Does not raise CallError."""
+        results: list[dict[str, Any]] = []
+        errors: list[CallError] = []
+
+        async def one(backend: Backend) -> None:
+            try:
+                results.append({"port": backend.port, **await self.stop(backend)})
+            except CallError as error:
+                errors.append(error)
+
+        await asyncio.gather(*(one(backend) for backend in backends))
+        return sorted(results, key=lambda r: int(r["port"])), sorted(errors, key=lambda e: e.port)
+
     async def shares(self, backend: Backend, body: Mapping[str, Any]) -> dict[str, Any]:
         return await self.post(backend, "/shares", body, self._patience.change)
 

@@ -9,6 +9,12 @@ from typing import Any
 
 from assay.node.backend import Backend
 
+KNOWN_FOR = 300.0
+"""Seconds an ended job is remembered, as long as backends keep results (spec http section 1)."""
+KEPT_FOR = 3600.0
+"""Seconds after which a job that nobody takes is not begun again: its block is long past."""
+ENDED = ("completed", "failed", "cancelled")
+
 
 @dataclass(eq=False)
 class Job:

@@ -15,7 +15,7 @@ from assay.node.backend import Backend
 from assay.node.failures import NoBackendError, NodeRefusal
 from assay.node.pool import Pool
 from assay.node.pow.calls import CallError, PowCalls
-from assay.node.pow.job import Job
+from assay.node.pow.job import ENDED, KEPT_FOR, KNOWN_FOR, Job
 from assay.node.pow.patience import Patience
 from assay.node.pow.secrecy import Addresses
 from assay.poc.bodies import Generate
@@ -24,12 +24,6 @@ from assay.store.pow_jobs import PowJobs
 from assay.store.rounds_tables import KeptJob
 
 logger = logging.getLogger("assay.node")
-
-KNOWN_FOR = 300.0
-"""Seconds an ended job is remembered, as long as backends keep results (spec http section 1)."""
-KEPT_FOR = 3600.0
-"""Seconds after which a job that nobody takes is not begun again: its block is long past."""
-ENDED = ("completed", "failed", "cancelled")
 
 
 class Jobs:

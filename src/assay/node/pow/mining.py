@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from assay.errors import AssayError
-from assay.node.backend import Backend, BackendState
+from assay.node.backend import BackendState
 from assay.node.failures import NoBackendError, NodeRefusal
 from assay.node.pool import Change, Pool
 from assay.node.pow.calls import CallError, PowCalls, all_failed
@@ -185,21 +185,12 @@ class Mining:
             active, self._active = self._active, None
             interrupted, self._interrupted = self._interrupted, None
             running = [backend for backend in self._pool.backends if backend.state in ASKED]
-            answers = await asyncio.gather(*(self._stop_one(backend) for backend in running))
+            stopped = await self._calls.stop_all(running)
             # Last: a store that fails must not keep anybody mining.
             for round_id in (interrupted, None if active is None else active.round.id):
                 if round_id is not None:
                     await asyncio.to_thread(self._rounds.end, round_id)
-        return (
-            [answer for answer in answers if not isinstance(answer, CallError)],
-            [answer for answer in answers if isinstance(answer, CallError)],
-        )
-
-    async def _stop_one(self, backend: Backend) -> dict[str, Any] | CallError:
-        try:
-            return {"port": backend.port, **await self._calls.stop(backend)}
-        except CallError as error:
-            return error
+        return stopped
 
     async def _look(self) -> None:
         await self._leave_what_was_taken_down()
