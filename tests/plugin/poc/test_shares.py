@@ -23,6 +23,8 @@ from tests.plugin.poc.fake import (
 )
 
 from assay.errors import StoreError
+from assay.plugin.poc.failures import RefusedError
+from assay.poc.bodies import ChangeShares
 from assay.poc.nonces import place
 from assay.store.outbox import Outbox
 
@@ -347,32 +349,47 @@ async def test_what_is_refused_changes_nothing(tmp_path: Path) -> None:
         assert answer["released"] == [{"group_id": 0, "position": before[0]["position"]}]
 
 
+def hold_the_abort(server: Running) -> asyncio.Event:
+    """Runs that begin stay before their campaign until the event is set."""
+    go = asyncio.Event()
+
+    async def abort_all() -> None:
+        await go.wait()
+
+    server.engine.abort_all = abort_all  # type: ignore[method-assign]
+    return go
+
+
 async def test_a_change_right_after_init_waits_for_the_outbox(tmp_path: Path) -> None:
     """A plain run knows where it begins only when its campaign is open."""
     async with Receiver().serving() as receiver, running(tmp_path / "o.db") as server:
-        server.gate.enter()  # a straggler: clearing the engine takes a moment
+        go = hold_the_abort(server)
         await server.post("/init/generate", init_body(n_groups=2, url=receiver.url))
-        asked = asyncio.create_task(change(server, url=receiver.url, release=[0], add=[share(1)]))
-        await until(lambda: server.engine.aborts >= 1)
+        wanted = ChangeShares.model_validate(
+            {"url": receiver.url, "release": [0], "add": [share(1)]}
+        )
+        asked = asyncio.create_task(server.service.miner.change_shares(wanted))
+        await asyncio.sleep(0)
         assert not asked.done()
-        server.gate.leave()
-        released = (await asked)["released"][0]["position"]
+        go.set()
+        (released,), _ = await asked
         await until(lambda: len(of_class(server.engine.mined(), 1, 2)) > 0)
         await server.post("/stop")
-        assert of_class(server.engine.mined(), 0, 2) == list(range(released))
+        assert of_class(server.engine.mined(), 0, 2) == list(range(released.position))
 
 
 async def test_a_change_that_waits_ends_with_the_run(tmp_path: Path) -> None:
     async with running(tmp_path / "o.db") as server:
-        server.gate.enter()
+        hold_the_abort(server)
         await server.post("/init/generate", init_body())
-        asked = asyncio.create_task(server.post("/shares", {"release": [0]}))
-        await until(lambda: server.engine.aborts >= 1)
+        wanted = ChangeShares(release=(0,))
+        asked = asyncio.create_task(server.service.miner.change_shares(wanted))
+        await asyncio.sleep(0)
+        assert not asked.done()
         await server.post("/stop")
-        answer = await asked
-        assert answer.status_code == 409
-        assert "nothing is mined" in answer.json()["detail"]
-        server.gate.leave()
+        with pytest.raises(RefusedError, match="nothing is mined any more") as refused:
+            await asyncio.wait_for(asked, 60)
+        assert refused.value.status == 409
 
 
 async def test_a_crash_of_a_changed_plain_run_goes_on_where_its_class_was_let_go(
