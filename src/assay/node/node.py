@@ -27,6 +27,10 @@ from assay.store.database import Store
 
 logger = logging.getLogger("assay.node")
 
+IDLE_S = 2.0
+"""Seconds an idle connection to a backend is kept. vLLM closes one after 5: a request that meets
+that moment gets no answer, and most of ours must not be repeated."""
+
 
 class Node:
     """Parts take what they need from here.
@@ -53,6 +57,7 @@ class Node:
             trust_env=False,
             follow_redirects=False,
             timeout=httpx.Timeout(30.0, connect=config.limits.connect_timeout_s),
+            limits=httpx.Limits(keepalive_expiry=IDLE_S),
         )
         self.supervisor = Supervisor(
             Tools(

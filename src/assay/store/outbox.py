@@ -60,6 +60,7 @@ from assay.store.outbox_tables import (
     Post,
     Waiting,
 )
+from assay.store.users import Users
 
 __all__ = ["OUTBOX_VERSION", "Campaign", "OpenCampaign", "Outbox", "Post", "Waiting"]
 
@@ -74,6 +75,7 @@ class Outbox:
         url = store_url(where)
         self._closing = ExitStack()
         self._lock = threading.Lock()
+        self._users = Users("the outbox")
         try:
             self._engine = open_engine(url)
             self._closing.callback(self._engine.dispose)
@@ -90,6 +92,7 @@ class Outbox:
             raise
 
     def close(self) -> None:
+        self._users.close()
         self._closing.close()
 
     def open_campaign(self, campaign: Campaign) -> OpenCampaign:
@@ -216,7 +219,7 @@ class Outbox:
         """A connection that only reads. Raises StoreError. Not to be nested, nor within a write."""
         # A database in memory has one connection, which a writer may be in the middle of.
         alone = self._lock if in_memory(self._engine.url) else nullcontext()
-        with self._guarded(), alone, self._engine.connect() as connection:
+        with self._users.one(), self._guarded(), alone, self._engine.connect() as connection:
             yield connection
 
     @contextmanager
@@ -227,6 +230,7 @@ class Outbox:
         """
         # One writer at a time anyway; waiting here is cheaper than in SQLite's busy loop.
         with (
+            self._users.one(),
             self._guarded(),
             self._lock,
             self._engine.connect().execution_options(assay_write=True) as connection,

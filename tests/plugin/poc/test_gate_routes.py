@@ -191,6 +191,7 @@ def test_f44_routes_are_plain_and_there_once(app: FastAPI) -> None:
         ("/api/v1/pow/generate", "POST"),
         ("/api/v1/pow/generate/{request_id}", "GET"),
         ("/api/v1/pow/init/generate", "POST"),
+        ("/api/v1/pow/shares", "POST"),
         ("/api/v1/pow/status", "GET"),
         ("/api/v1/pow/stop", "POST"),
         ("/api/v1/pow/versions", "GET"),
