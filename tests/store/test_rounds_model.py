@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 from sqlalchemy import create_engine, event
 
 from assay.poc.nonces import place
-from assay.store import outbox
+from assay.store import one_server
 from assay.store.outbox import Outbox
 from assay.store.rounds import Artifact, Rounds
 from assay.store.rounds_tables import RoundSpec, Worker
@@ -374,7 +374,7 @@ def test_postgresql_agrees_with_the_model(
     postgres_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However long a busy server takes to see that the one before is gone.
-    monkeypatch.setattr(outbox, "OWNER_GONE_WITHIN", 120.0)
+    monkeypatch.setattr(one_server, "OWNER_GONE_WITHIN", 120.0)
     engine = create_engine(postgres_database)
 
     def fresh() -> str:

@@ -34,7 +34,7 @@ from assay.delivery import couriers
 from assay.delivery.couriers import Deliveries
 from assay.delivery.settings import DeliverySettings
 from assay.delivery.targets import CallbackTargets
-from assay.store import outbox as outbox_module
+from assay.store import one_server
 from assay.store.outbox import Outbox
 from assay.store.rounds import Artifact, Rounds
 from assay.store.rounds_tables import Round, RoundSpec, Share, Worker
@@ -315,7 +315,7 @@ class Killer:
             event.listen(Engine, "before_cursor_execute", watched.statement)
             couriers.FIRST_BACKOFF, couriers.LONGEST_BACKOFF = 0.005, 0.05
             # However long a busy PostgreSQL takes to see that the one before is dead.
-            outbox_module.OWNER_GONE_WITHIN = 120.0
+            one_server.OWNER_GONE_WITHIN = 120.0
             seed = self._seed * 1_000_003 + self._children
             asyncio.run(
                 live(self._database, self._url, range(self.number, last + 1), seed, watched)

@@ -13,10 +13,8 @@ several threads at once.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -24,7 +22,6 @@ from pathlib import Path
 
 from sqlalchemy import (
     Connection,
-    Engine,
     case,
     delete,
     exists,
@@ -33,18 +30,16 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from assay.errors import StoreError
 from assay.store.database import (
-    OUTBOX_OWNER,
     in_memory,
-    lock_of,
     open_engine,
     shown_url,
     store_url,
 )
+from assay.store.one_server import hold_alone, make_folder
 from assay.store.outbox_tables import (
     CAMPAIGNS,
     CLOSED,
@@ -64,9 +59,6 @@ from assay.store.users import Users
 
 __all__ = ["OUTBOX_VERSION", "Campaign", "OpenCampaign", "Outbox", "Post", "Waiting"]
 
-OWNER_GONE_WITHIN = 3.0
-"""Seconds PostgreSQL may take to notice that the server before was killed."""
-
 
 class Outbox:
     """An open outbox. Raises StoreError when it cannot be opened or another server has it open."""
@@ -79,9 +71,9 @@ class Outbox:
         try:
             self._engine = open_engine(url)
             self._closing.callback(self._engine.dispose)
-            _make_folder(url)
+            make_folder(url)
             with self._guarded():
-                _only_server(url, self._engine, self._closing)
+                hold_alone(url, self._engine, self._closing)
             with self.write() as connection:
                 _prepare(connection, url)
                 connection.execute(
@@ -350,53 +342,3 @@ def _prepare(connection: Connection, url: str) -> None:
             f" {OUTBOX_VERSION}; set POC_STORE to another file, or run the assay that wrote it"
             " until it is empty"
         )
-
-
-def _make_folder(url: str) -> None:
-    path = _file_of(url)
-    if path is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot make the folder of the outbox {path}: {error}") from error
-
-
-def _only_server(url: str, engine: Engine, closing: ExitStack) -> None:
-    """Hold a lock until ``closing``: two servers would both send what waits."""
-    if engine.dialect.name == "postgresql":
-        holder = closing.enter_context(
-            engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        )
-        # Of the session, not of a transaction: a server that dies loses its connection with it.
-        closing.callback(holder.invalidate)
-        query = f"SELECT pg_try_advisory_lock({lock_of(OUTBOX_OWNER)})"
-        until = time.monotonic() + OWNER_GONE_WITHIN
-        while not holder.exec_driver_sql(query).scalar():
-            if time.monotonic() > until:
-                raise StoreError(
-                    f"the outbox {shown_url(url)} is in use by another server; set POC_STORE to a"
-                    " database or schema of this server's own"
-                )
-            time.sleep(0.05)
-        return
-    path = _file_of(url)
-    if path is None:
-        return
-    try:
-        handle = closing.enter_context(path.with_name(path.name + ".lock").open("ab"))
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise StoreError(
-            f"the outbox {path} is in use by another server; set POC_STORE to a file of this"
-            " server's own"
-        ) from error
-    except OSError as error:
-        raise StoreError(f"cannot open the outbox {path}: {error}") from error
-
-
-def _file_of(url: str) -> Path | None:
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite" or in_memory(parsed):
-        return None
-    return Path(str(parsed.database))
