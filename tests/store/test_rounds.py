@@ -148,6 +148,21 @@ def test_a_cut_share_is_kept_from_both_sides(outbox: Outbox, rounds: Rounds) -> 
     assert rounds.keep(donor.token, artifacts(0, 1, 2)) == Kept(0, 2, 0, URL)
 
 
+def test_a_range_ends_whether_or_not_its_last_vectors_are_finite(
+    outbox: Outbox, rounds: Rounds
+) -> None:
+    """A nonce without a vector moves its share and is sent to nobody."""
+    donor = at_work(rounds)
+    rounds.cut(rounds.shares(donor.round_id)[0], 4)
+    bad = [(nonce, "") for nonce, _ in artifacts(0, 1, 2, 3)]
+    assert rounds.keep(donor.token, [*artifacts(0, 0), bad[0]]) == Kept(1, 0, 0, URL)
+    assert ranges(rounds, donor.round_id)[0] == (0, 0, 4, 2, True)
+    assert rounds.keep(donor.token, bad) == Kept(0, 1, 0, URL)
+    assert ranges(rounds, donor.round_id) == [(0, 4, None, 4, False), (1, 0, None, 0, True)]
+    assert rounds.kept(donor.round_id) == 1
+    assert waiting(outbox) == [nonce for nonce, _ in artifacts(0, 0)]
+
+
 def test_a_cut_of_nothing_leaves_no_empty_share(rounds: Rounds) -> None:
     donor = at_work(rounds)
     rounds.cut(rounds.shares(donor.round_id)[0], 0)

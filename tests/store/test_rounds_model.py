@@ -1,8 +1,9 @@
 """Random histories of a node's rounds against a reference model, crashes anywhere among them.
 
 A crash is one between two operations, or in the middle of one: at a random statement of it. What the
-outbox holds and what was delivered must be what the model says; every position of every class is kept
-at most once, and lies either behind what was kept or in exactly one share.
+outbox holds and what was delivered must be what the model says; every position of every class arrives
+at most once, and lies either among what arrived or in exactly one share. Some vectors are not finite:
+their nonces arrive without one, and no receiver hears of them.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Backend:
 
 
 class NodeMachine(RuleBasedStateMachine):
-    """``kept``: everything a backend sent and the node must have taken, in any order."""
+    """``seen``: everything a backend sent and the node must have taken, in any order."""
 
     url = ""
 
@@ -73,8 +74,12 @@ class NodeMachine(RuleBasedStateMachine):
         self.works: dict[int, str | None] = {}
         self.backends: list[Backend] = []
         self.former: list[Backend] = []
-        self.kept: set[Place] = set()
+        self.seen: set[Place] = set()
         self.delivered: list[Place] = []
+
+    @property
+    def kept(self) -> set[Place]:
+        return {where for where in self.seen if finite(where[2])}
 
     def _open(self) -> None:
         self.outbox = Outbox(self.url)
@@ -149,8 +154,7 @@ class NodeMachine(RuleBasedStateMachine):
         for one in backend.ranges:
             for position in range(one[1], min(one[1] + count, one[2])):
                 one[1] = position + 1
-                if finite(position):
-                    post.append((backend.worker.round_id, one[0], position))
+                post.append((backend.worker.round_id, one[0], position))
         if post:
             backend.posts.append(post)
 
@@ -175,16 +179,17 @@ class NodeMachine(RuleBasedStateMachine):
     def _send(self, backend: Backend, crash: int | None) -> bool:
         """False when the node died of it."""
         post = backend.posts[0]
-        new = [where for where in post if where not in self.kept]
+        new = [where for where in post if where not in self.seen]
         with self._crashing(crash) as died:
             answer = self.rounds.keep(backend.worker.token, _artifacts(post))
         if died():
             return False
         assert answer is not None
         repeated = len(post) - len(new)
-        assert (answer.kept, answer.repeated, answer.foreign) == (len(new), repeated, 0)
+        kept = sum(finite(where[2]) for where in new)
+        assert (answer.kept, answer.repeated, answer.foreign) == (kept, repeated, 0)
         assert answer.url == self.works[backend.worker.round_id]
-        self.kept.update(new)
+        self.seen.update(new)
         return True
 
     @precondition(lambda self: any(one.posts for one in self.former))
@@ -255,19 +260,20 @@ class NodeMachine(RuleBasedStateMachine):
         assert set(have) == {where for where in self.kept if self.works[where[0]] is not None}
 
     @invariant()
-    def every_position_is_kept_or_in_one_share(self) -> None:
+    def every_position_has_come_or_is_in_one_share(self) -> None:
         if self.round_id is None:
             return
-        kept = {(group, position) for one, group, position in self.kept if one == self.round_id}
-        end = max((position for _, position in kept), default=0) + 5
+        seen = {(group, position) for one, group, position in self.seen if one == self.round_id}
+        end = max((position for _, position in seen), default=0) + 5
         covered: list[tuple[int, int]] = []
         for share in self.rounds.shares(self.round_id):
             stop = end if share.stop is None else min(share.stop, end)
-            covered += [(share.group_id, p) for p in range(share.reached, stop) if finite(p)]
+            assert share.reached < stop, "a complete share is still there"
+            covered += [(share.group_id, p) for p in range(share.reached, stop)]
         assert len(covered) == len(set(covered))
-        everything = {(g, p) for g in range(GROUPS) for p in range(end) if finite(p)}
-        assert everything - set(covered) == kept
-        assert not kept & set(covered)
+        everything = {(g, p) for g in range(GROUPS) for p in range(end)}
+        assert everything - set(covered) == seen
+        assert not seen & set(covered)
 
     def _finish(self) -> None:
         """One backend mines all that is left of the open round: every position is kept, once."""
@@ -278,21 +284,18 @@ class NodeMachine(RuleBasedStateMachine):
         worker = self.rounds.hire(self.round_id, 5001, 2)
         shares = self.rounds.shares(self.round_id)
         self.rounds.give(shares, worker)
-        mine = {(g, p) for one, g, p in self.kept if one == self.round_id}
+        mine = {(g, p) for one, g, p in self.seen if one == self.round_id}
         end = max((p for _, p in mine), default=0) + 4
-        end += 1 - int(finite(end - 1))
         for share in shares:
             stop = end if share.stop is None else min(share.stop, end)
-            post = [
-                (self.round_id, share.group_id, p) for p in range(share.reached, stop) if finite(p)
-            ]
+            post = [(self.round_id, share.group_id, p) for p in range(share.reached, stop)]
             answer = self.rounds.keep(worker.token, _artifacts(post))
             assert answer is not None
-            assert answer.kept == len(post)
-            self.kept.update(post)
+            assert answer.kept == sum(finite(p) for _, _, p in post)
+            self.seen.update(post)
         self.nothing_lost_nothing_doubled()
-        mine = {(g, p) for one, g, p in self.kept if one == self.round_id}
-        assert mine == {(g, p) for g in range(GROUPS) for p in range(end) if finite(p)}
+        mine = {(g, p) for one, g, p in self.seen if one == self.round_id}
+        assert mine == {(g, p) for g in range(GROUPS) for p in range(end)}
 
     def _lose(self, backends: list[Backend]) -> None:
         """Their workers are no more; what they still send is heard by nobody."""
@@ -341,7 +344,10 @@ class NodeMachine(RuleBasedStateMachine):
 
 def _artifacts(places: list[Place]) -> list[Artifact]:
     return [
-        (NODE_ID + (group_id + position * GROUPS) * NODE_COUNT, str(round_id))
+        (
+            NODE_ID + (group_id + position * GROUPS) * NODE_COUNT,
+            str(round_id) if finite(position) else "",
+        )
         for round_id, group_id, position in places
     ]
 

@@ -49,7 +49,7 @@ LOST_ANSWERS = 0.3
 
 
 def finite(position: int) -> bool:
-    """Some vectors are not: their positions are never delivered."""
+    """Some vectors are not: they come without one, and are never delivered."""
     return position % 6 != 4
 
 
@@ -99,10 +99,9 @@ class Backend:
                 if position >= stop:
                     break
                 one[1] += 1
-                if finite(position):
-                    found = nonce(group_id, position)
-                    text = b64encode(vector(number, found)).decode()
-                    post.append((found, text))
+                found = nonce(group_id, position)
+                text = b64encode(vector(number, found)).decode() if finite(position) else ""
+                post.append((found, text))
         if post:
             self.posts.append(post)
 
@@ -182,11 +181,7 @@ class Mine:
             share = self._rng.choice(held)
             [mined] = [one for one in donor.ranges if one[0] == share.group_id]
             position = mined[1]
-            if (
-                share.stop is None
-                and position < POSITIONS
-                and (position == 0 or finite(position - 1))
-            ):
+            if share.stop is None and position < POSITIONS:
                 mined[2] = position
                 await asyncio.to_thread(self._rounds.cut, share, position)
                 [rest] = [

@@ -104,9 +104,12 @@ class InitGenerate(Identity):
     """``POST /init/generate``: mine this node's nonces until stopped.
 
     ``shares`` (ours): mine these instead of the class ``group_id``, and wait for more at their end.
+    ``mark_failed`` (ours): hand over nonces whose vector was not finite too, with an empty
+    ``vector_b64`` at their place in the order; a coordinator sees by them that a range is at its end.
     """
 
     shares: Annotated[Ranges, Field(min_length=1)] | None = None
+    mark_failed: Annotated[bool, Field(strict=True)] = False
 
 
 class ChangeShares(_Body):

@@ -5,8 +5,9 @@ for its receiver exactly when its share says that it has been reached. So whatev
 point, a nonce is neither kept twice nor taken for done.
 
 A backend delivers the artifacts of one share in ascending order (its outbox sends posts in order and
-repeats one until it is taken), so one number a share tells what is there. Positions missing below it
-were not finite.
+repeats one until it is taken), so one number a share tells what is there. A nonce whose vector was
+not finite comes with an empty text: it moves that number and goes to nobody. Without it a range whose
+last vectors are not finite would never be complete.
 
 Blocking; call it from threads. Safe for several threads at once.
 """
@@ -59,7 +60,7 @@ LATE_WITHIN = 3600.0
 """Seconds after a round's end in which its workers' last artifacts are still kept."""
 
 Artifact = tuple[int, str]
-"""A nonce, and its vector as base64."""
+"""A nonce, and its vector as base64; empty where the vector was not finite."""
 
 
 class Rounds:
@@ -202,14 +203,17 @@ class Rounds:
                 select(SHARES).where(SHARES.c.worker_id == row.worker_id)
             ).all()
             sorting = _Sorting(row, [_share(one) for one in held])
-            fresh = [artifact for artifact in artifacts if sorting.is_new(artifact[0])]
-            if fresh:
+            fresh = [
+                (nonce, vector) for nonce, vector in artifacts if sorting.is_new(nonce) and vector
+            ]
+            if sorting.reached:
                 for share_id, reached in sorting.reached.items():
                     connection.execute(
                         update(SHARES).where(SHARES.c.id == share_id).values(reached=reached)
                     )
                 if sorting.completes:
                     _drop_complete(connection, row.id)
+            if fresh:
                 _append(connection, row, fresh)
         return Kept(len(fresh), sorting.repeated, sorting.foreign, row.url)
 

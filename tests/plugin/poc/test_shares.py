@@ -123,6 +123,24 @@ async def test_a_run_of_shares_waits_at_its_end_and_stop_ends_it(tmp_path: Path)
         assert (again.status_code, again.json()) == (409, {"detail": "nothing is mined"})
 
 
+@pytest.mark.parametrize("marked", [False, True])
+async def test_nonces_without_a_finite_vector_are_handed_over_when_asked(
+    tmp_path: Path, marked: bool
+) -> None:
+    """A range that ends with one could else not be told from a range that is not done."""
+    async with Receiver().serving() as receiver, running(tmp_path / "o.db") as server:
+        server.engine.bad_nonces = lambda nonce: nonce in (5, 9)
+        body = init_body(batch_size=2, url=receiver.url, shares=[share(0, 4, 10)])
+        await server.post("/init/generate", body | ({"mark_failed": True} if marked else {}))
+        wanted = [4, 5, 6, 7, 8, 9] if marked else [4, 6, 7, 8]
+        await until(lambda: receiver.nonces() == wanted)
+        await until(lambda: held(server) == [])
+        sent = [one for _, _, post in receiver.taken for one in post["artifacts"]]
+        assert [one["nonce"] for one in sent if not one["vector_b64"]] == ([5, 9] if marked else [])
+        assert server.service.miner.status()["stats"]["total_failed"] == 2
+        assert "mark_failed" not in (await server.status())["config"]
+
+
 async def test_a_plain_run_that_was_changed_waits_too(tmp_path: Path) -> None:
     count = 2**31 + 1  # one nonce in class 0, and one in class 1
     async with running(tmp_path / "o.db") as server:

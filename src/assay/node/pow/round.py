@@ -82,6 +82,7 @@ class Active:
             "group_id": first.group_id,
             "n_groups": self.round.n_groups,
             "url": url,
+            "mark_failed": True,
         }
         # A whole class is what any server knows; only what is left of one needs our own field.
         if len(shares) > 1 or first.reached or first.stop is not None:
@@ -92,7 +93,7 @@ class Active:
 def spec_of(request: InitGenerate, caller: str | None) -> RoundSpec:
     """What the store knows a round by. How fast and by how many it is mined is no part of it."""
     fields = request.model_dump(
-        mode="json", exclude={"url", "batch_size", "group_id", "n_groups", "shares"}
+        mode="json", exclude={"url", "batch_size", "group_id", "n_groups", "shares", "mark_failed"}
     )
     identity = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
     head = {

@@ -202,7 +202,7 @@ class _Pow:
         raw = await read_body(request, self._limit)
         asked = await asyncio.to_thread(parse, model, raw)
         body = await asyncio.to_thread(json.loads, raw)
-        for ours in ("shares", "group_id", "n_groups"):
+        for ours in ("shares", "mark_failed", "group_id", "n_groups"):
             body.pop(ours, None)
         return asked, body
 

@@ -214,9 +214,10 @@ class Miner:
     ) -> None:
         good = sum(vectors.finite)
         if deliveries is not None and run.campaign is not None and run.request.url is not None:
-            await deliveries.append(
-                run.campaign, run.request.url, good, artifacts_text(vectors), position
-            )
+            marks = run.request.mark_failed
+            count = len(vectors.finite) if marks else good
+            text = artifacts_text(vectors, mark_failed=marks)
+            await deliveries.append(run.campaign, run.request.url, count, text, position)
         run.kept += good
         run.failed += len(vectors.finite) - good
 

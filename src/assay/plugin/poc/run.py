@@ -14,6 +14,9 @@ from assay.plugin.poc.shares import Shares
 from assay.poc.artifacts import encoding
 from assay.poc.bodies import Identity, InitGenerate, ShareRange
 
+OURS = ("shares", "mark_failed")
+"""Fields of an init by which a coordinator steers; they change nothing about the work."""
+
 
 @dataclass
 class Run:
@@ -41,7 +44,7 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        fields = self.request.model_dump(exclude={"params", "batch_size", "shares"})
+        fields = self.request.model_dump(exclude={"params", "batch_size", *OURS})
         config = {**fields, **self.request.params.model_dump(), "batch_size": self.batch_size}
         if self.waits and self.shares is not None:
             config["shares"] = self.shares.shown()
@@ -68,7 +71,7 @@ def identity_of(request: InitGenerate) -> str:
     """
     if request.shares is not None:
         return ""
-    fields = request.model_dump(exclude={"url", "batch_size", "shares"}, mode="json")
+    fields = request.model_dump(exclude={"url", "batch_size", *OURS}, mode="json")
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
