@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.claims.claim import Claim
+from assay.errors import ReplayError
 from assay.replay.client import EngineClient, EngineReply, HttpEngineClient
 from assay.replay.identity import ServerIdentity, identify
 from assay.replay.prompts import PromptLine
@@ -55,6 +56,11 @@ class Kept:
         key = f"{method} {path} {body}"
         if not self.silent:
             self._answers[key] = await self._inner.send(method, path, body)
+        elif key not in self._answers:
+            # What got no answer before gets none again; the verdict says so both times.
+            raise ReplayError(
+                f"{path} had not been answered", blame="validator", code="validator_unreachable"
+            )
         return self._answers[key]
 
     async def send_stream(

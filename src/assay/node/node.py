@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from assay.connections import IDLE_S
 from assay.node.access import Access
 from assay.node.backend import Launcher
 from assay.node.callback_route import callback_variables
@@ -26,10 +27,6 @@ from assay.node.supervisor import Supervisor
 from assay.store.database import Store
 
 logger = logging.getLogger("assay.node")
-
-IDLE_S = 2.0
-"""Seconds an idle connection to a backend is kept. vLLM closes one after 5: a request that meets
-that moment gets no answer, and most of ours must not be repeated."""
 
 
 class Node:

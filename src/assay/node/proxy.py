@@ -10,6 +10,7 @@ from prometheus_client import Counter, Gauge
 from starlette.requests import Request
 from starlette.responses import Response
 
+from assay.connections import IDLE_S
 from assay.node.failures import NoBackendError, NodeRefusal
 from assay.node.forward import Forward, Outgoing
 from assay.node.hygiene import asks_upgrade, body_length, target
@@ -17,9 +18,6 @@ from assay.node.node import Node
 from assay.node.part import Part, Route
 
 METHODS = ("POST", "GET", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
-IDLE_S = 2.0
-"""Seconds an idle connection to a backend is kept: vLLM closes its own after 5, and a request must
-not meet one that is just going away."""
 AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers aiohttp would add of its own."""
 HEADER_BYTES = 65_536

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 
 import httpx
 
+from assay.connections import IDLE_S
 from assay.errors import ReplayError
 from assay.settings import ClientSettings
 
@@ -69,7 +70,9 @@ class HttpEngineClient:
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx.Timeout(settings.timeout_s, connect=settings.connect_timeout_s),
             # One socket per request in flight; the caller's semaphore is the real limit.
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=32, keepalive_expiry=IDLE_S
+            ),
             transport=transport,
         )
 
