@@ -2,7 +2,8 @@
 
     python bench/prefill.py [--claims 32] [--tokens 256] [--concurrency 8] [--server URL]
 
-Starts one V1 server with the plugin and the real 135M model (or uses the one given), records claims
+Starts one V1 server with the plugin and the real 135M model, its allocator set as `assay serve` sets
+it on a CPU (or uses the server given), records claims
 from it, and replays and judges them on the decode path, on the prefill path by the plugin's route,
 and on the prefill path by the stock route of a plain server, all with the same requests in flight.
 Prints seconds of verification / seconds of generation, and the client's own share: the answers are
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +80,13 @@ async def server(url: str | None) -> AsyncIterator[str]:
     from tests.support import specs
     from tests.support.server import Server
 
+    from assay.cli.presets import environment_for
     from assay.demo.models import smollm2
     from assay.demo.settings import CacheSettings
 
     model = smollm2(CacheSettings().assay_cache_dir or ROOT / ".cache" / "assay")
     spec = specs.v1(model, plugin=True, max_model_len=specs.REAL_MODEL_LENGTH)
+    spec = replace(spec, env={**spec.env, **environment_for("cpu", spec.env)})
     with tempfile.TemporaryDirectory() as logs, Server(spec, Path(logs) / "server.log") as running:
         print(f"server ready after {running.started_in:.0f} s", flush=True)
         yield running.url

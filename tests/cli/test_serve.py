@@ -39,6 +39,15 @@ def test_a_cpu_gets_no_flag_of_a_gpu() -> None:
     assert set(flags(launch.arguments)) == {"--dtype", "--logprobs-mode", "--worker-extension-cls"}
 
 
+def test_a_cpu_engine_keeps_the_memory_of_a_replay_unless_told_otherwise() -> None:
+    names = {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
+    assert names <= plan("a/b", [], {}, "cpu").environment.keys()
+    assert not names & plan("a/b", [], {}, "nvidia").environment.keys()
+    assert not names & plan("a/b", [], {}, "cpu", use_presets=False).environment.keys()
+    mine = plan("a/b", [], {"MALLOC_TRIM_THRESHOLD_": "1"}, "cpu").environment
+    assert names & mine.keys() == {"MALLOC_MMAP_THRESHOLD_"}
+
+
 def test_flashinfer_is_for_nvidia_and_not_for_latent_attention() -> None:
     assert "--attention-backend" not in plan("a/b", [], {}, "rocm").arguments
     assert "--attention-backend" not in plan("deepseek-ai/DeepSeek-V4", [], {}, "nvidia").arguments

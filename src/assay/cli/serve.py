@@ -13,7 +13,15 @@ import typer
 
 from assay.cli.console import stderr
 from assay.cli.machine import hardware, plugin_names, server_command
-from assay.cli.presets import Chosen, Hardware, choose, family_of, flag_value, given_flags
+from assay.cli.presets import (
+    Chosen,
+    Hardware,
+    choose,
+    environment_for,
+    family_of,
+    flag_value,
+    given_flags,
+)
 from assay.errors import SettingsError
 from assay.settings import process_environment
 
@@ -105,7 +113,10 @@ def plan(
         # Presets stand before the caller's flags: where argparse sees a flag twice in a spelling
         # we do not know, such as an abbreviation, the last one wins.
         arguments=(*flags, *arguments),
-        environment={"VLLM_PLUGINS": plugin_names(environment.get("VLLM_PLUGINS"))},
+        environment={
+            "VLLM_PLUGINS": plugin_names(environment.get("VLLM_PLUGINS")),
+            **(environment_for(machine, environment) if use_presets else {}),
+        },
         family=family.name,
         hardware=machine,
         chosen=chosen,
